@@ -1,0 +1,148 @@
+"""Component: settings plus behaviour in one frozen class, found by its ``kind``.
+
+A family (environments, filters, algorithms, diagnostics) is a subclass that sets ``family``; a member
+is a subclass of the family with a literal ``kind``. Defining the class is all it takes to register it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ragen2.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+PLUGIN_ENTRY_POINT = "ragen2.plugins"
+
+
+class Component(BaseModel):
+    """A frozen, validated piece of a run that a run file can name by ``kind``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    family: ClassVar[str] = ""
+    registry: ClassVar[dict[str, type[Component]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "family" in cls.__dict__:
+            cls.registry = {}
+            return
+        kind = cls.model_fields["kind"].default if "kind" in cls.model_fields else None
+        if not isinstance(kind, str):
+            return
+        known = cls.registry.get(kind)
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise ConfigError(
+                f"{cls.family} kind {kind!r} is defined twice: {known.__module__}.{known.__qualname__} "
+                f"and {cls.__module__}.{cls.__qualname__}; rename one"
+            )
+        cls.registry[kind] = cls
+
+    @classmethod
+    def kinds(cls) -> list[str]:
+        """Names of all registered members of this family."""
+        return sorted(cls.registry)
+
+    @classmethod
+    def find(cls, kind: str) -> type[Self]:
+        """The member called ``kind`` (case does not matter), or an error that suggests one."""
+        folded = {name.lower(): member for name, member in cls.registry.items()}
+        member = folded.get(kind.lower())
+        if member is None:
+            raise ConfigError(f"unknown {cls.family} kind {kind!r}; {suggest(kind, cls.kinds())}")
+        return member  # type: ignore[return-value]  # the registry of a family holds only its members
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], path: str = "") -> Self:
+        """Build the member that ``data["kind"]`` names; all mistakes are reported at once."""
+        kind = data.get("kind")
+        if not isinstance(kind, str):
+            raise ConfigError(f"{path or cls.family} needs a kind; known: {', '.join(cls.kinds())}")
+        member = cls.find(kind)
+        settings = {name: value for name, value in data.items() if name != "kind"}
+        try:
+            return member.model_validate(settings)
+        except ValidationError as error:
+            raise ConfigError("\n".join(explain(error, member, path))) from error
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` when something is near, else the list of what there is."""
+    names = sorted(known)
+    if not names:
+        return "remove it"
+    near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
+    if near:
+        original = next(name for name in names if name.lower() == near[0])
+        return f"did you mean {original!r}?"
+    return f"known: {', '.join(names)}"
+
+
+def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> list[str]:
+    """One line a mistake: the setting by its path, what is allowed, what was found."""
+    return [_explain_one(detail, model, path) for detail in error.errors()]
+
+
+def _explain_one(detail: ErrorDetails, model: type[BaseModel], path: str) -> str:
+    loc = [str(part) for part in detail["loc"]]
+    name = ".".join([path, *loc] if path else loc)
+    if detail["type"] == "extra_forbidden":
+        return f"unknown setting {name}; {suggest(loc[-1], _fields_at(model, loc[:-1]))}"
+    if detail["type"] == "missing":
+        return f"{name} is missing; give it a value"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message.removeprefix("Input should be ")
+    if detail["type"] == "value_error":
+        return f"{name}: {message}"
+    return f"{name} must be {message}, got {detail['input']!r}"
+
+
+def _fields_at(model: type[BaseModel], loc: list[str]) -> list[str]:
+    for part in loc:
+        inner = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return [name for name in model.model_fields if name != "kind"]
+
+
+def load_plugin(name: str) -> None:
+    """Import a module by name, or a file by path, so that its components register themselves."""
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"plugin file {name} does not exist; give a path to a .py file")
+        module_name = f"ragen2_plugin_{path.stem}"
+        if module_name in sys.modules and sys.modules[module_name].__file__ == str(path.resolve()):
+            return
+        spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"plugin file {name} cannot be imported as Python")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+        return
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"plugin {name!r} cannot be imported ({error}); give an installed module or a .py path"
+        ) from error
+
+
+def load_installed_plugins() -> None:
+    """Import every plug-in that installed packages announce under ``ragen2.plugins``."""
+    for entry in importlib.metadata.entry_points(group=PLUGIN_ENTRY_POINT):
+        entry.load()

@@ -1,0 +1,95 @@
+"""The environment contract: frozen settings that start single-use episodes.
+
+``seed`` names the task (map, question); ``luck`` names the noise of one play of it. Members of a group
+share the seed and differ in luck. An episode has no ``reset``, hence no stale state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ragen2.component import Component
+
+HELD_OUT_SEEDS = 100_000
+"""Seeds below this are held out: evaluation uses them, training never does. An environment with a
+finite set of tasks maps held-out seeds to tasks that no training seed reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one action did."""
+
+    reward: float
+    done: bool
+    solved: bool = False
+    valid: bool = True
+    """The action is one the environment knows; an unknown one changes nothing."""
+    effective: bool = True
+    """The action changed the state."""
+
+
+class Episode(ABC):
+    """One play of one task. Read ``observation``, call ``step`` until it says done."""
+
+    @property
+    @abstractmethod
+    def observation(self) -> str:
+        """What the agent is shown now; a pure function of the state."""
+
+    @abstractmethod
+    def step(self, action: str) -> Step:
+        """Take one action, given as the agent wrote it. Never raises on what an agent may write."""
+
+    @abstractmethod
+    def expert(self) -> tuple[str, ...]:
+        """A best plan from here: actions that lead to the goal if luck allows; empty when done."""
+
+    @abstractmethod
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A legal action at random."""
+
+    @abstractmethod
+    def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+        """Scripted reasoning, in varied wording, that names the state and leads to ``actions``."""
+
+    def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8] | None:
+        """The state as height x width x 3 bytes, or None where there is no picture."""
+        del cell_pixels
+        return None
+
+
+class Env(Component, ABC):
+    """An environment's settings. Subclasses add their own and define ``start``."""
+
+    family: ClassVar[str] = "env"
+
+    reward_range: ClassVar[tuple[float, float]]
+    """Least and greatest return of one episode, format penalties not counted."""
+    stochastic: ClassVar[bool] = False
+    """Whether luck can change what the same actions do."""
+    state_kind: ClassVar[Literal["grid", "text"]] = "text"
+    reward_kind: ClassVar[Literal["binary", "dense"]] = "binary"
+
+    kind: str
+    max_turns: int = Field(5, ge=1, description="replies the agent may write in one episode")
+    max_actions: int = Field(10, ge=1, description="actions the environment takes in one episode")
+
+    @property
+    @abstractmethod
+    def instruction(self) -> str:
+        """The rules in the words of the system message, true to these settings, with an example."""
+
+    @abstractmethod
+    def start(self, seed: int, luck: int) -> Episode:
+        """Begin task ``seed`` under noise ``luck``; the same pair always gives the same episode."""
+
+
+def normalise(action: str) -> str:
+    """Fold case and white space of an action as an agent may write it."""
+    return " ".join(action.lower().split())

@@ -1,0 +1,99 @@
+"""Contracts of everything that can be sampled from, scored with, or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ragen2.types import Completion, FloatArray, IntArray, Message, Sample, Update
+
+if TYPE_CHECKING:
+    from ragen2.algorithms.base import Algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. ``top_p`` of 1 and ``top_k`` of 0 switch those cuts off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 128
+    stop: tuple[str, ...] = ("</answer>",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One completion asked for. ``key`` names its own random stream, whatever else is in the batch."""
+
+    prompt_ids_T: IntArray
+    key: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A continuation to be scored after a context."""
+
+    context_ids_T: IntArray
+    continuation_ids_T: IntArray
+
+
+class ChatTokenizer(Protocol):
+    """Turns chat into token ids, piece by piece, so that sampled ids are never touched."""
+
+    def start(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation up to the point where the assistant writes."""
+        ...
+
+    def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
+        """Ids between an assistant's sampled tokens and its next turn, ``message`` in between."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, without special tokens."""
+        ...
+
+    def decode(self, ids_T: Sequence[int]) -> str:
+        """Text of ids; special tokens left out."""
+        ...
+
+
+class Sampler(Protocol):
+    """Writes completions."""
+
+    tokenizer: ChatTokenizer
+    max_context: int
+
+    def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """One completion a request, in order."""
+        ...
+
+
+class Scorer(Protocol):
+    """Gives log-probs of text it did not necessarily write."""
+
+    def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
+        """Log-prob of every continuation token, one array a pair."""
+        ...
+
+
+class Learner(Protocol):
+    """Holds trainable weights."""
+
+    def update(self, samples: Sequence[Sample], algorithm: Algorithm, *, scale: float) -> Update:
+        """One pass of optimisation over ``samples``; the loss is multiplied by ``scale``."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder plus the optimiser's state into an existing folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore weights and optimiser exactly from ``save``."""
+        ...
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts for the log: parameters, device, type."""
+        ...

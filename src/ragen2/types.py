@@ -1,0 +1,248 @@
+"""The nouns of the system: immutable values that flow from prompt to report.
+
+Shape letters used here and everywhere: P prompts (groups), G trajectories of a group, N traces,
+T tokens. Arrays carry them as a suffix: ``rewards_G``, ``logp_NP``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Role = Literal["system", "user", "assistant"]
+
+
+class Finish(StrEnum):
+    """Why the sampler stopped writing."""
+
+    STOP = "stop"
+    """A stop string was written."""
+    EOS = "eos"
+    """The model ended its message."""
+    LENGTH = "length"
+    """The token limit cut the reply."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    DONE = "done"
+    """The environment reached a terminal state."""
+    MAX_TURNS = "max_turns"
+    MAX_ACTIONS = "max_actions"
+    CONTEXT_FULL = "context_full"
+    """The next prompt would not have fitted into the model's context."""
+    ENV_ERROR = "env_error"
+    """The environment raised; the trajectory keeps the traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """X: what a group shares. Equal prompts are equal values."""
+
+    env: str
+    seed: int
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """Exactly what the sampler produced: never cleaned, never tokenised again.
+
+    ``logprobs_T`` are at the sampling temperature, one a sampled token.
+    """
+
+    ids_T: IntArray
+    logprobs_T: FloatArray
+    text: str
+    finish: Finish
+
+    def __post_init__(self) -> None:
+        if self.ids_T.shape != self.logprobs_T.shape:
+            raise ValueError(
+                f"a completion needs one log-prob a token, got {self.ids_T.shape[0]} ids and "
+                f"{self.logprobs_T.shape[0]} log-probs"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The parsed view of a completion: Z (reasoning) and A (actions)."""
+
+    reasoning: str
+    actions: tuple[str, ...]
+    problem: str = ""
+    """Why the reply is not well-formed, in one phrase; empty when it is."""
+
+    @property
+    def valid(self) -> bool:
+        """The reply had the asked-for form and at least one action."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One exchange: what the model saw, what it wrote, what came of it."""
+
+    prompt_ids_T: IntArray
+    """Every token the model saw before it wrote, including a pre-filled opening tag."""
+    completion: Completion
+    reply: Reply
+    reasoning_span: tuple[int, int]
+    """Half-open range of ``completion.ids_T`` that is the reasoning; empty when there is none."""
+    observation: str
+    """What the environment showed after the actions."""
+    reward: float
+    """Sum of the environment's rewards of this turn, without the format penalty."""
+    penalty: float
+    executed: tuple[str, ...]
+    """The actions that the environment really took, in order."""
+
+    @property
+    def reasoning_ids_T(self) -> IntArray:
+        """The sampled tokens of the reasoning."""
+        start, end = self.reasoning_span
+        return self.completion.ids_T[start:end]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One whole episode."""
+
+    prompt: Prompt
+    luck: int
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    solved: bool
+    error: str = ""
+    """Traceback when ``stop`` is ``ENV_ERROR``."""
+
+    @property
+    def reward(self) -> float:
+        """Return of the episode: all rewards and format penalties."""
+        return float(sum(turn.reward + turn.penalty for turn in self.turns))
+
+    @property
+    def num_tokens(self) -> int:
+        """Sampled tokens over all turns."""
+        return sum(len(turn.completion.ids_T) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """All trajectories of one prompt."""
+
+    prompt: Prompt
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        if not self.trajectories:
+            raise ValueError(f"group {self.prompt.env}/{self.prompt.seed} has no trajectories")
+        for trajectory in self.trajectories:
+            if trajectory.prompt != self.prompt:
+                raise ValueError(
+                    f"members of group {self.prompt.env}/{self.prompt.seed} have different prompts; "
+                    "within-group variance would compare different tasks"
+                )
+
+    @property
+    def rewards_G(self) -> FloatArray:
+        """Returns of the members, in order."""
+        return np.array([trajectory.reward for trajectory in self.trajectories])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreMatrix:
+    """Summed log-probs of N traces under P distinct prompts: everything MI needs."""
+
+    logp_NP: FloatArray
+    length_N: IntArray
+    owner_N: IntArray
+    """Column of each trace's true prompt."""
+
+    def __post_init__(self) -> None:
+        if self.logp_NP.ndim != 2 or self.logp_NP.size == 0:
+            raise ValueError(f"logp_NP must be N x P and not empty, got {self.logp_NP.shape}")
+        rows, columns = self.logp_NP.shape
+        if self.length_N.shape != (rows,) or self.owner_N.shape != (rows,):
+            raise ValueError(
+                f"length_N and owner_N must have one entry for each of {rows} traces, got "
+                f"{self.length_N.shape} and {self.owner_N.shape}"
+            )
+        if not np.isfinite(self.logp_NP).all():
+            raise ValueError("logp_NP holds NaN or infinite scores; drop those traces first")
+        if (self.length_N < 1).any():
+            raise ValueError("length_N must be at least 1: a trace without tokens has no score")
+        if (self.owner_N < 0).any() or (self.owner_N >= columns).any():
+            raise ValueError(f"owner_N must name columns 0..{columns - 1}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Which prompts a filter keeps, and why. A filter describes; it never edits the batch."""
+
+    kept_P: BoolArray
+    scores_P: FloatArray
+    reason: str = ""
+    """Why nothing was kept; empty otherwise."""
+
+    @property
+    def kept_ratio(self) -> float:
+        """Kept prompts over all prompts."""
+        return float(self.kept_P.mean())
+
+    def apply(self, groups: Sequence[Group]) -> list[Group]:
+        """The kept groups, in their old order."""
+        return [group for group, kept in zip(groups, self.kept_P, strict=True) if kept]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One training sequence. ``loss_mask_T`` is true exactly at sampled tokens."""
+
+    ids_T: IntArray
+    loss_mask_T: BoolArray
+    old_logprobs_T: FloatArray
+    """Sampling log-probs at loss positions, 0 elsewhere."""
+    advantages_T: FloatArray
+    """Advantage at loss positions, 0 elsewhere."""
+
+    def __post_init__(self) -> None:
+        shapes = {
+            self.ids_T.shape,
+            self.loss_mask_T.shape,
+            self.old_logprobs_T.shape,
+            self.advantages_T.shape,
+        }
+        if len(shapes) != 1:
+            raise ValueError(f"a sample's arrays must have one length, got {sorted(shapes)}")
+        if self.loss_mask_T.size and self.loss_mask_T[0]:
+            raise ValueError("the first token of a sample has nothing before it to be predicted from")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimiser phase did."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    num_tokens: int = 0
+    """Tokens that carried loss."""
+    num_steps: int = 0
+    """Optimiser steps taken."""
