@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 PLUGIN_ENTRY_POINT = "ragen2.plugins"
 
 
-class Component(BaseModel):
-    """A frozen, validated piece of a run that a run file can name by ``kind``."""
+class Settings(BaseModel):
+    """Frozen, validated settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Component(Settings):
+    """A piece of a run that a run file can name by ``kind``."""
 
     family: ClassVar[str] = ""
     registry: ClassVar[dict[str, type[Component]]] = {}
@@ -83,7 +87,9 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "remove it"
-    near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(
+        word.lower(), [name.lower() for name in names], n=1, cutoff=0.6
+    )
     if near:
         original = next(name for name in names if name.lower() == near[0])
         return f"did you mean {original!r}?"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ragen2.types import Completion, FloatArray, IntArray, Message, Sample, Update
 
 if TYPE_CHECKING:
-    from ragen2.algorithms.base import Algorithm
+    from ragen2.algorithms.base import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Scorer(Protocol):
 class Learner(Protocol):
     """Holds trainable weights."""
 
-    def update(self, samples: Sequence[Sample], algorithm: Algorithm, *, scale: float) -> Update:
+    def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
         """One pass of optimisation over ``samples``; the loss is multiplied by ``scale``."""
         ...
 

@@ -223,6 +223,8 @@ class Sample:
     """Sampling log-probs at loss positions, 0 elsewhere."""
     advantages_T: FloatArray
     """Advantage at loss positions, 0 elsewhere."""
+    temperature: float = 1.0
+    """Temperature the tokens were sampled at; their log-probs are taken at the same."""
 
     def __post_init__(self) -> None:
         shapes = {
@@ -234,7 +236,9 @@ class Sample:
         if len(shapes) != 1:
             raise ValueError(f"a sample's arrays must have one length, got {sorted(shapes)}")
         if self.loss_mask_T.size and self.loss_mask_T[0]:
-            raise ValueError("the first token of a sample has nothing before it to be predicted from")
+            raise ValueError(
+                "the first token of a sample has nothing before it to be predicted from"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class FrozenLake(Env):
         """Rules, observation legend and a worked reply."""
         last = self.size - 1
         legend = (
-            f"Cells are (row, column), from (0, 0) at the top left to ({last}, {last})."
+            f"Cells are (row,column), from (0,0) at the top left to ({last},{last})."
             if self.observation == "coord"
             else "P is you, G the goal, O a hole, _ ice."
         )
@@ -213,7 +213,7 @@ class LakeEpisode(Episode):
 
 
 def _cell(cell: Cell) -> str:
-    return f"({cell[0]}, {cell[1]})"
+    return f"({cell[0]},{cell[1]})"
 
 
 def _offset(distance: int, positive: str, negative: str) -> str:

@@ -1,0 +1,1 @@
+"""Backends: what samples, scores and trains. Importing this room alone imports no torch."""

@@ -1,0 +1,92 @@
+"""Chat messages -> token ids through a Hugging Face chat template, in pieces that can be joined.
+
+A conversation is start + sampled ids + bridge + sampled ids + bridge ...: the sampled ids are never
+decoded and encoded again, so what is trained on is what was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ragen2.errors import ModelError
+from ragen2.types import Message
+
+_PLACEHOLDER = "ragen2assistantplaceholder"
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ 'Assistant: ' + message['content'] + '\\n' }}"
+    "{% else %}{{ message['role'].capitalize() + ': ' + message['content'] + '\\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"
+)
+"""For base models whose tokenizer brings no template."""
+
+
+class TemplateTokenizer:
+    """A ChatTokenizer over any Hugging Face tokenizer."""
+
+    def __init__(self, tokenizer: Any, eos_ids: Sequence[int]) -> None:
+        self.hf = tokenizer
+        self.eos_ids = frozenset(eos_ids)
+        if not tokenizer.chat_template:
+            tokenizer.chat_template = PLAIN_TEMPLATE
+        self._takes_system = self._accepts_system_role()
+        self._bridge_text = lru_cache(maxsize=4096)(self._render_bridge)
+
+    def start(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation up to the point where the assistant writes."""
+        return self.encode(self._render(messages))
+
+    def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
+        """Ids between the assistant's sampled tokens and its next turn."""
+        ids = self.encode(self._bridge_text(message))
+        if after_eos and ids and ids[0] in self.eos_ids:
+            return ids[1:]
+        return ids
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, without special tokens added."""
+        return list(self.hf.encode(text, add_special_tokens=False))
+
+    def decode(self, ids_T: Sequence[int]) -> str:
+        """Text of ids, special tokens left out, spaces untouched."""
+        return str(
+            self.hf.decode(ids_T, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        if not self._takes_system and messages and messages[0].role == "system":
+            first = Message("user", f"{messages[0].content}\n\n{messages[1].content}")
+            messages = [first, *messages[2:]]
+        return self._apply([{"role": m.role, "content": m.content} for m in messages])
+
+    def _render_bridge(self, message: Message) -> str:
+        """The text the template puts after an assistant's words and before its next ones."""
+        dialogue = [
+            {"role": "user", "content": "."},
+            {"role": "assistant", "content": _PLACEHOLDER},
+            {"role": message.role, "content": message.content},
+        ]
+        return self._apply(dialogue).rpartition(_PLACEHOLDER)[2]
+
+    def _apply(self, dialogue: list[dict[str, str]]) -> str:
+        return str(
+            self.hf.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
+        )
+
+    def _accepts_system_role(self) -> bool:
+        from jinja2 import TemplateError
+
+        turns = [{"role": "system", "content": _PLACEHOLDER}, {"role": "user", "content": "."}]
+        try:
+            return _PLACEHOLDER in self._apply(turns)
+        except TemplateError:
+            pass  # the template refuses system messages; the user's turn will carry them
+        try:
+            self._apply(turns[1:])
+        except TemplateError as error:
+            raise ModelError(
+                f"the chat template of this model cannot be rendered: {error}"
+            ) from error
+        return False

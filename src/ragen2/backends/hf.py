@@ -1,0 +1,270 @@
+"""Sample from and score with any Hugging Face causal LM, on CPU or GPU."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.logprobs import MAX_LOGITS, Trunk, chosen_logprobs
+from ragen2.policy import Pair, Request, SamplingParams
+from ragen2.seeding import stream
+from ragen2.types import Completion, Finish, FloatArray
+
+DEFAULT_CONTEXT = 2048
+COMPACT_BELOW = 0.75
+"""Rows that finished leave the batch once fewer than this share still write."""
+
+
+class HFPolicy:
+    """A Sampler and a Scorer over one model."""
+
+    def __init__(self, network: Any, tokenizer: TemplateTokenizer, *, max_batch: int = 512) -> None:
+        self.network = network
+        self.tokenizer = tokenizer
+        self.max_batch = max_batch
+        self.max_context = int(
+            getattr(network.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
+        )
+        self.trunk = Trunk(network)
+        self._pieces = _TokenTexts(tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
+
+    @torch.no_grad()
+    def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """One completion a request; each draws from the random stream its key names.
+
+        Log-probs are those of the whole distribution at the sampling temperature, also when
+        ``top_p`` or ``top_k`` cut the choice, because that is what a learner can reproduce.
+        """
+        completions: list[Completion] = []
+        for start in range(0, len(requests), self.max_batch):
+            batch = requests[start : start + self.max_batch]
+            with self._precision():
+                completions.extend(_Decoder(self, batch, params).run())
+        return completions
+
+    @torch.no_grad()
+    def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
+        """Log-prob of every continuation token; a context shared by several pairs is read once."""
+        by_context: dict[bytes, list[int]] = defaultdict(list)
+        for index, pair in enumerate(pairs):
+            if not len(pair.context_ids_T) or not len(pair.continuation_ids_T):
+                raise ValueError(f"pair {index} has an empty context or continuation")
+            by_context[pair.context_ids_T.tobytes()].append(index)
+        scores: list[FloatArray] = [np.empty(0)] * len(pairs)
+        with self._precision():
+            for indices in by_context.values():
+                self._score_context([pairs[i] for i in indices], indices, scores, temperature)
+        return scores
+
+    def _score_context(
+        self, pairs: list[Pair], indices: list[int], scores: list[FloatArray], temperature: float
+    ) -> None:
+        context = torch.tensor(pairs[0].context_ids_T, device=self.device)[None]
+        last_row, head, cache = self._read(context)
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].continuation_ids_T))
+        for chunk in self._chunks(order, [len(pair.continuation_ids_T) for pair in pairs]):
+            continuations = [pairs[i].continuation_ids_T for i in chunk]
+            rows = self._continue(context.shape[1], last_row, cache, continuations)
+            targets = torch.as_tensor(np.concatenate(continuations), device=self.device)
+            logp, _ = chosen_logprobs(rows, targets, head, temperature)
+            bounds = np.cumsum([len(ids) for ids in continuations])[:-1]
+            for i, values in zip(chunk, np.split(logp.double().cpu().numpy(), bounds), strict=True):
+                scores[indices[i]] = values
+
+    def _read(self, context: torch.Tensor) -> tuple[torch.Tensor, Any, Any]:
+        rows, head, cache = self.trunk(context, torch.ones_like(context), use_cache=True)
+        return rows[:, -1], head, cache
+
+    def _continue(
+        self, context_length: int, last_row: torch.Tensor, cache: Any, continuations: list[Any]
+    ) -> torch.Tensor:
+        """Rows that predict each continuation token, all continuations joined."""
+        lengths = [len(ids) for ids in continuations]
+        width = max(lengths)
+        ids = torch.zeros((len(lengths), width), dtype=torch.long)
+        mask = torch.zeros((len(lengths), context_length + width), dtype=torch.long)
+        mask[:, :context_length] = 1
+        for row, tokens in enumerate(continuations):
+            ids[row, : len(tokens)] = torch.as_tensor(tokens)
+            mask[row, context_length : context_length + len(tokens)] = 1
+        own = copy.deepcopy(cache)
+        own.batch_repeat_interleave(len(lengths))
+        hidden, _, _ = self.trunk(
+            ids.to(self.device), mask.to(self.device), past_key_values=own, use_cache=True
+        )
+        first = last_row.expand(len(lengths), 1, -1)
+        shifted = torch.cat([first, hidden[:, :-1]], dim=1)
+        return torch.cat([shifted[row, :length] for row, length in enumerate(lengths)])
+
+    def _chunks(self, order: list[int], lengths: list[int]) -> list[list[int]]:
+        """Split rows (short ones first) so that a padded chunk stays inside the token budget."""
+        budget = MAX_LOGITS // 1024
+        chunks: list[list[int]] = [[]]
+        for index in order:
+            if chunks[-1] and lengths[index] * (len(chunks[-1]) + 1) > budget:
+                chunks.append([])
+            chunks[-1].append(index)
+        return chunks
+
+    def _precision(self) -> torch.autocast:
+        is_gpu = self.device.type == "cuda"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu)
+
+
+class _TokenTexts:
+    """Which tokens can complete a stop string: only those are worth decoding for."""
+
+    def __init__(self, tokenizer: TemplateTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._may_end: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def may_end(self, stop: tuple[str, ...]) -> frozenset[int]:
+        """Ids whose text holds the last character of some stop string."""
+        if stop not in self._may_end:
+            endings = {text[-1] for text in stop if text}
+            ids = range(len(self._tokenizer.hf))
+            texts = self._tokenizer.hf.batch_decode([[i] for i in ids]) if endings else []
+            self._may_end[stop] = frozenset(
+                i for i, text in zip(ids, texts, strict=False) if endings & set(text)
+            )
+        return self._may_end[stop]
+
+
+class _Decoder:
+    """One batch of completions being written."""
+
+    def __init__(
+        self, policy: HFPolicy, requests: Sequence[Request], params: SamplingParams
+    ) -> None:
+        self.policy = policy
+        self.params = params
+        self.requests = requests
+        self.device = policy.device
+        count = len(requests)
+        self.uniforms = np.stack(
+            [stream(*request.key).random(params.max_tokens) for request in requests]
+        )
+        self.ids: list[list[int]] = [[] for _ in range(count)]
+        self.logprobs: list[list[float]] = [[] for _ in range(count)]
+        self.finish: list[Finish] = [Finish.LENGTH] * count
+        self.may_end = policy._pieces.may_end(params.stop)
+        self.longest_stop = max((len(text) for text in params.stop), default=0)
+
+    def run(self) -> list[Completion]:
+        """Read the prompts once each, then write token by token until all have finished."""
+        logits, cache, mask = self._prefill()
+        active = list(range(len(self.requests)))
+        for position in range(self.params.max_tokens):
+            tokens = self._choose(logits, active, position)
+            going = [row for row, index in enumerate(active) if self._goes_on(index)]
+            if not going or position + 1 == self.params.max_tokens:
+                break
+            if len(going) < COMPACT_BELOW * len(active):
+                rows = torch.tensor(going, device=self.device)
+                cache.batch_select_indices(rows)
+                tokens, mask = tokens[rows], mask[rows]
+                active = [active[row] for row in going]
+            mask = torch.cat([mask, mask.new_ones((len(active), 1))], dim=1)
+            out = self.policy.network(
+                input_ids=tokens[:, None],
+                attention_mask=mask,
+                position_ids=mask.sum(1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits = out.logits[:, -1]
+        return [self._completion(index) for index in range(len(self.requests))]
+
+    def _prefill(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        unique: dict[bytes, int] = {}
+        rows = [
+            unique.setdefault(request.prompt_ids_T.tobytes(), len(unique))
+            for request in self.requests
+        ]
+        prompts = [np.frombuffer(key, dtype=np.int64) for key in unique]
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros((len(prompts), width), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.as_tensor(prompt.copy())
+            mask[row, width - len(prompt) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        out = self.policy.network(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        expand = torch.tensor(rows, device=self.device)
+        cache = out.past_key_values
+        cache.batch_select_indices(expand)
+        return out.logits[expand, -1], cache, mask[expand]
+
+    def _choose(self, logits: torch.Tensor, active: list[int], position: int) -> torch.Tensor:
+        """Draw one token a row by inverting the cumulative distribution at the row's own uniform."""
+        logp = torch.log_softmax(logits.float() / self.params.temperature, dim=-1)
+        cumulative = _cut(logp, self.params).cumsum(-1)
+        draws = torch.as_tensor(self.uniforms[active, position], dtype=torch.float32).to(
+            self.device
+        )
+        wanted = draws[:, None] * cumulative[:, -1:]
+        tokens = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
+        tokens = tokens.clamp(max=logp.shape[-1] - 1)
+        chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
+        for index, token, value in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
+            if self._open(index, position):
+                self.ids[index].append(token)
+                self.logprobs[index].append(value)
+        return tokens
+
+    def _open(self, index: int, position: int) -> bool:
+        return len(self.ids[index]) == position
+
+    def _goes_on(self, index: int) -> bool:
+        """Whether this row still writes; notes why not."""
+        if self.finish[index] is not Finish.LENGTH:
+            return False
+        last = self.ids[index][-1]
+        if last in self.policy.tokenizer.eos_ids:
+            self.finish[index] = Finish.EOS
+        elif last in self.may_end and self._has_stop(index):
+            self.finish[index] = Finish.STOP
+        return self.finish[index] is Finish.LENGTH
+
+    def _has_stop(self, index: int) -> bool:
+        tail = self.policy.tokenizer.decode(self.ids[index][-self.longest_stop :])
+        return any(text in tail for text in self.params.stop)
+
+    def _completion(self, index: int) -> Completion:
+        return Completion(
+            ids_T=np.array(self.ids[index], dtype=np.int64),
+            logprobs_T=np.array(self.logprobs[index], dtype=np.float64),
+            text=self.policy.tokenizer.decode(self.ids[index]),
+            finish=self.finish[index],
+        )
+
+
+def _cut(logp: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Probabilities after ``top_k`` and ``top_p``; not normalised again, the draw does that."""
+    probabilities = logp.exp()
+    if params.top_k and params.top_k < logp.shape[-1]:
+        least = probabilities.topk(params.top_k, dim=-1).values[:, -1:]
+        probabilities = probabilities.where(probabilities >= least, 0.0)
+    if params.top_p < 1.0:
+        ordered, places = probabilities.sort(dim=-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        kept = ordered.where(before < params.top_p * ordered.sum(-1, keepdim=True), 0.0)
+        probabilities = torch.zeros_like(probabilities).scatter(-1, places, kept)
+    return probabilities

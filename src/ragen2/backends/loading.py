@@ -1,0 +1,121 @@
+"""Find and open a model: a folder, a hub id, a GGUF file, a run directory, or the embedded one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.settings import EMBEDDED
+from ragen2.errors import ModelError
+from ragen2.runs.checkpoints import newest_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a model's files are, in the words of ``from_pretrained``."""
+
+    source: str
+    gguf_file: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments for every ``from_pretrained``."""
+        return {"gguf_file": self.gguf_file} if self.gguf_file else {}
+
+
+def locate(model: str) -> Location:
+    """Turn what a user may write into a folder or hub id; a path that is not there is an error."""
+    if model == EMBEDDED:
+        return Location(str(resources.files("ragen2") / "models" / EMBEDDED))
+    path = Path(model).expanduser()
+    if path.is_file() and path.suffix == ".gguf":
+        return Location(str(path.parent), path.name)
+    if path.is_dir():
+        return _locate_folder(path)
+    if (
+        path.suffix == ".gguf"
+        or path.is_absolute()
+        or model.startswith(".")
+        or model.count("/") > 1
+    ):
+        raise ModelError(f"model {model} does not exist; give a folder, a GGUF file or a hub id")
+    return Location(model)
+
+
+def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
+    """The causal LM in float32 on ``device``, and its chat tokenizer."""
+    location = locate(model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
+        network = AutoModelForCausalLM.from_pretrained(
+            location.source, dtype=torch.float32, **location.options
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(f"model {model} cannot be opened: {_first_line(error)}") from error
+    except Exception as error:
+        # safetensors raises its own error type, straight from Exception, for a damaged file
+        if type(error).__module__.split(".")[0] not in {
+            "safetensors",
+            "safetensors_rust",
+            "tokenizers",
+        }:
+            raise
+        raise ModelError(f"model {model} is damaged: {_first_line(error)}") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token_id = tokenizer.eos_token_id
+    network.to(device)
+    network.eval()
+    return network, TemplateTokenizer(tokenizer, _eos_ids(network, tokenizer))
+
+
+def pick_device(device: str) -> str:
+    """``auto`` -> cuda when there is one; asking for a GPU that is not there is an error."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("model.device is cuda, but torch sees no GPU; use auto or cpu")
+    return device
+
+
+def _locate_folder(path: Path) -> Location:
+    if (path / "config.json").is_file():
+        return Location(str(path))
+    quantised = sorted(path.glob("*.gguf"))
+    if quantised:
+        return Location(str(path), quantised[0].name)
+    if (path / "run.toml").is_file():
+        checkpoint = newest_checkpoint(path)
+        if checkpoint is None:
+            raise ModelError(f"run directory {path} has no checkpoint; train it first")
+        return Location(str(checkpoint))
+    raise ModelError(
+        f"folder {path} holds no model (no config.json, no .gguf, no run.toml); "
+        "give the folder that from_pretrained would open"
+    )
+
+
+def _eos_ids(network: Any, tokenizer: Any) -> list[int]:
+    found = getattr(network.generation_config, "eos_token_id", None)
+    ids = list(found) if isinstance(found, list) else [found]
+    return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
+
+
+def describe_model(model: str) -> str:
+    """The architecture's name, without loading weights."""
+    location = locate(model)
+    config = AutoConfig.from_pretrained(location.source, **location.options)
+    return str(config.model_type)

@@ -1,0 +1,48 @@
+"""Open everything a run needs of torch in one call: learner and policy over the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ragen2.backends.hf import HFPolicy
+from ragen2.backends.learner import TorchLearner
+from ragen2.backends.loading import open_model, pick_device
+from ragen2.backends.new_model import new_model, train_tokenizer
+from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A model that can be trained and played; both halves share one set of weights."""
+
+    learner: TorchLearner
+    policy: HFPolicy
+
+
+def open_agent(
+    model: ModelSettings, learner: LearnerSettings, *, seed: int, needs_reference: bool
+) -> Agent:
+    """Load the model and put a learner and a policy over it."""
+    network, tokenizer = open_model(model.path, device=pick_device(model.device))
+    trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
+    if needs_reference:
+        trained.keep_reference()
+    return Agent(trained, HFPolicy(trained.network, tokenizer))
+
+
+def open_policy(model: str, device: str = "auto") -> HFPolicy:
+    """A model to play or score with, not to train."""
+    network, tokenizer = open_model(model, device=pick_device(device))
+    return HFPolicy(network, tokenizer)
+
+
+def make_agent(
+    shape: NewModel, corpus: list[str], learner: LearnerSettings, *, device: str, seed: int
+) -> Agent:
+    """A new model of ``shape`` whose tokenizer is trained on ``corpus``."""
+    hf_tokenizer = train_tokenizer(corpus, shape.vocabulary)
+    network = new_model(shape, hf_tokenizer, seed).to(pick_device(device))
+    tokenizer = TemplateTokenizer(hf_tokenizer, [hf_tokenizer.eos_token_id])
+    trained = TorchLearner(network, tokenizer, ModelSettings(), learner, seed=seed)
+    return Agent(trained, HFPolicy(network, tokenizer))

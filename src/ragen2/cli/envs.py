@@ -1,0 +1,102 @@
+"""``ragen2 envs``: what there is, play it, check it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ragen2.cli.options import SetOption
+
+app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
+
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="Load an environment of your own."),
+]
+
+
+@app.command("list")
+def list_envs(plugin: PluginOption = None) -> None:
+    """What there is, with its settings' defaults.
+
+    Example: ragen2 envs list
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ragen2.envs import Env
+
+    _load(plugin)
+    table = Table()
+    for column in ("environment", "what", "turns", "actions", "stochastic", "state", "reward"):
+        table.add_column(column)
+    for kind in Env.kinds():
+        env = Env.from_dict({"kind": kind})
+        first = (type(env).__doc__ or "").strip().splitlines()[0]
+        low, high = env.reward_range
+        table.add_row(
+            kind,
+            first,
+            str(env.max_turns),
+            str(env.max_actions),
+            "yes" if env.stochastic else "no",
+            env.state_kind,
+            f"{env.reward_kind}, {low:g} .. {high:g}",
+        )
+    Console().print(table)
+
+
+@app.command("play")
+def play_env(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    seed: Annotated[int, typer.Option(help="Which task.")] = 0,
+    overrides: SetOption = None,
+    plugin: PluginOption = None,
+) -> None:
+    """Play a task yourself in the terminal.
+
+    Example: ragen2 envs play FrozenLake --seed 3 --set observation=grid
+    """
+    from ragen2.cli.play import play_in_terminal
+
+    _load(plugin)
+    play_in_terminal(_make(name, overrides), seed)
+
+
+@app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    seeds: Annotated[int, typer.Option(min=1, help="Tasks to check.")] = 20,
+    overrides: SetOption = None,
+    plugin: PluginOption = None,
+) -> None:
+    """Run the conformance suite, also on an environment of your own.
+
+    Example: ragen2 envs check FrozenLake --seeds 50
+    """
+    from ragen2.envs import check_env
+
+    _load(plugin)
+    env = _make(name, overrides)
+    for claim in check_env(env, range(seeds)):
+        print(f"ok  {claim}")
+    print(f"{env.kind} passed on {seeds} seeds")
+
+
+def _load(plugins: list[str] | None) -> None:
+    from ragen2.component import load_installed_plugins, load_plugin
+
+    load_installed_plugins()
+    for plugin in plugins or ():
+        load_plugin(plugin)
+
+
+def _make(name: str, overrides: list[str] | None):  # type: ignore[no-untyped-def]  # an Env; imported late
+    from ragen2.config import apply_override
+    from ragen2.envs import Env
+
+    data: dict[str, object] = {"kind": name}
+    for override in overrides or ():
+        data = apply_override(data, override.removeprefix("env."))
+    return Env.from_dict(data, name)

@@ -1,0 +1,35 @@
+"""Options that several verbs share, and the guarded door to torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragen2.errors import DependencyError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting; may be given often."),
+]
+
+
+def torch_room() -> ModuleType:
+    """``ragen2.backends.opening``, or a line that says how to install what it needs."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        from ragen2.backends import opening
+    except ImportError as error:
+        raise DependencyError(
+            f"this needs torch and transformers ({error.name} is missing); pip install 'ragen2[train]'"
+        ) from error
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    return opening

@@ -1,0 +1,64 @@
+"""A person plays an environment in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from ragen2.envs.base import Env, Episode
+
+HELP = "type an action (several with ||), or: hint, help, quit"
+
+
+def play_in_terminal(env: Env, seed: int) -> None:
+    """Show, ask, step, until done or out of actions."""
+    console = Console()
+    episode = env.start(seed, luck=0)
+    console.print(
+        Panel(Text(env.instruction), title=f"{env.kind}, task {seed}", title_align="left")
+    )
+    console.print(Text(HELP, style="dim"))
+    total, taken = 0.0, 0
+    while taken < env.max_actions:
+        console.print(Panel(Text(episode.observation), expand=False))
+        words = _ask(console, env.max_actions - taken)
+        if words is None:
+            console.print("stopped")
+            return
+        if _answer(console, episode, words):
+            continue
+        for action in [piece.strip() for piece in words.split("||") if piece.strip()]:
+            step = episode.step(action)
+            taken, total = taken + int(step.valid), total + step.reward
+            if not step.valid:
+                console.print(Text(f"unknown action {action!r}; {HELP}", style="yellow"))
+                break
+            effect = "" if step.effective else ", nothing moved"
+            console.print(Text(f"{action}: reward {step.reward:g}{effect}", style="dim"))
+            if step.done:
+                console.print(Panel(Text(episode.observation), expand=False))
+                verdict = "[green]solved[/]" if step.solved else "[red]not solved[/]"
+                console.print(f"{verdict}, total reward {total:g} in {taken} actions")
+                return
+    console.print(f"[red]out of actions[/], total reward {total:g}")
+
+
+def _ask(console: Console, left: int) -> str | None:
+    try:
+        words = console.input(f"[bold]{left} left>[/] ").strip()
+    except EOFError:
+        return None
+    return None if words.lower() in {"quit", "q", "exit"} else words
+
+
+def _answer(console: Console, episode: Episode, words: str) -> bool:
+    """Handle words that are not actions; True when handled."""
+    if words.lower() in {"", "help", "?"}:
+        console.print(Text(HELP, style="dim"))
+        return True
+    if words.lower() == "hint":
+        plan = episode.expert()
+        console.print(Text(f"the expert would: {' || '.join(plan) or 'stop'}", style="dim"))
+        return True
+    return False

@@ -1,0 +1,61 @@
+"""``ragen2 warmstart``: supervised cold start on scripted expert episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ragen2.cli.options import SetOption, torch_room
+from ragen2.errors import RunError
+
+
+def warmstart(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RECIPE.toml]", help="Left out: the recipe of the embedded model."),
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder for the model; must not exist yet.")] = Path(
+        "warmstart"
+    ),
+) -> None:
+    """Teach a model the reply format and the game from scripted play of chosen quality.
+
+    Example: ragen2 warmstart --set steps=50 --set quality=0.3 --set groundedness=0 --out models/ungrounded
+    """
+    from ragen2.config import dump_config, load_config
+    from ragen2.trainer.warmstart import (
+        WarmstartConfig,
+        default_recipe,
+        tokenizer_corpus,
+    )
+    from ragen2.trainer.warmstart import warmstart as run_warmstart
+
+    config = load_config(WarmstartConfig, recipe or default_recipe(), overrides or ())
+    if out.exists():
+        raise RunError(f"{out} exists already; choose another folder with --out")
+    opening = torch_room()
+    if config.new is not None:
+        agent = opening.make_agent(
+            config.new,
+            tokenizer_corpus(config),
+            config.learner,
+            device=config.model.device,
+            seed=config.seed,
+        )
+    else:
+        agent = opening.open_agent(
+            config.model, config.learner, seed=config.seed, needs_reference=False
+        )
+
+    def report(step: int, loss: float) -> None:
+        if step % max(1, config.steps // 10) == 0 or step == 1:
+            print(f"step {step}/{config.steps}  loss {loss:.4f} nats a token", flush=True)
+
+    run_warmstart(config, agent.learner, report)
+    from ragen2.runs.folders import fill_folder
+
+    fill_folder(out, agent.learner.save_model, {"warmstart.toml": dump_config(config)})
+    print(f"saved {out}; try it with: ragen2 eval {out} --env {config.env.kind}")

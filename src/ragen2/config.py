@@ -1,0 +1,200 @@
+"""A run as a value: read TOML, apply overrides, report every mistake at once, write it back.
+
+A run file is a TOML file whose tables are the fields below. ``base = "other.toml"`` starts from another
+file, one level deep.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
+
+from ragen2.algorithms import GRPO, Algorithm
+from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.component import Component, Settings, explain, load_installed_plugins, load_plugin
+from ragen2.diagnostics import Collapse, Diagnostic, Reward, Surface
+from ragen2.envs import Env, FrozenLake
+from ragen2.errors import ConfigError
+from ragen2.filtering import Filter, TopP
+from ragen2.rollout.settings import Rollout
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+class Evaluation(Settings):
+    """Held-out evaluation during training."""
+
+    every: int = Field(
+        20, ge=1, description="evaluated at steps that are multiples of this, and at both ends"
+    )
+    tasks: int = Field(256, ge=1, le=100_000, description="held-out tasks, the same every time")
+    temperature: float = Field(1.0, gt=0.0, le=10.0, description="sampling temperature")
+
+
+class Checkpoints(Settings):
+    """What is kept on disk."""
+
+    every: int = Field(
+        10, ge=1, description="steps between checkpoints; the last step always has one"
+    )
+    keep: int = Field(2, ge=1, description="newest checkpoints to keep")
+    rollouts_every: int = Field(1, ge=1, description="steps between saved rollouts")
+
+
+class RunConfig(Settings):
+    """Everything that decides a run's result."""
+
+    seed: int = Field(0, ge=0, description="names every random stream of the run")
+    steps: int = Field(200, ge=1, description="rollout-update iterations")
+    plugins: tuple[str, ...] = Field((), description="modules or .py files that bring more kinds")
+    loss_scale: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="multiply the loss by the kept ratio, its square root, or 1"
+    )
+    env: SerializeAsAny[Env] = Field(default_factory=FrozenLake, description="the task")
+    model: ModelSettings = Field(default_factory=ModelSettings, description="the agent")
+    rollout: Rollout = Field(default_factory=Rollout, description="how episodes are played")
+    filter: SerializeAsAny[Filter] = Field(default_factory=TopP, description="prompts to update on")
+    algorithm: SerializeAsAny[Algorithm] = Field(default_factory=GRPO, description="the loss")
+    learner: LearnerSettings = Field(default_factory=LearnerSettings, description="the optimiser")
+    diagnostics: tuple[SerializeAsAny[Diagnostic], ...] = Field(
+        default_factory=lambda: (Surface(), Reward(), Collapse()), description="what is measured"
+    )
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="held-out success")
+    checkpoints: Checkpoints = Field(
+        default_factory=Checkpoints, description="what is kept on disk"
+    )
+
+
+FAMILIES: Mapping[str, type[Component]] = {
+    "env": Env,
+    "filter": Filter,
+    "algorithm": Algorithm,
+    "diagnostics": Diagnostic,
+}
+
+
+def default_run_file() -> Path:
+    """The embedded default: tiny model, FrozenLake, GRPO, SNR filter, diagnostics on."""
+    return Path(str(resources.files("ragen2") / "recipes" / "frozen_lake_tiny.toml"))
+
+
+def load_run(file: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run file (or the embedded default), apply ``path=value`` overrides, and check it all."""
+    return load_config(RunConfig, file or default_run_file(), overrides)
+
+
+def load_config(model: type[Config], file: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read ``file`` and apply overrides, as any configuration model."""
+    data = read_toml(file)
+    for override in overrides:
+        data = apply_override(data, override)
+    return parse_config(model, data)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """A TOML file as a dictionary, laid over its ``base`` if it names one."""
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"run file {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"run file {file} is not UTF-8 text; is it a TOML file?") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"run file {file} is not valid TOML: {error}") from error
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    below = read_toml(file.parent / base)
+    return merge(below, data)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one table over another; a table whose ``kind`` changes replaces the old one whole."""
+    merged = dict(below)
+    for name, value in above.items():
+        old = merged.get(name)
+        is_new_kind = isinstance(value, Mapping) and value.get("kind") not in (None, _kind(old))
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and not is_new_kind:
+            merged[name] = merge(old, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """Apply ``path.to.setting=value``; the value is TOML, or plain text when it is not."""
+    path, separator, text = override.partition("=")
+    names = [name.strip() for name in path.split(".")]
+    if not separator or not all(names):
+        raise ConfigError(
+            f"--set takes path=value, got {override!r}; for example --set filter.mass=0.8"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for name in reversed(names):
+        value = {name: value}
+    try:
+        return merge(copy.deepcopy(dict(data)), value)
+    except AttributeError as error:
+        raise ConfigError(f"--set {override}: {names[0]} is not a table of settings") from error
+
+
+def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
+    """Check a dictionary against a configuration model; all mistakes are reported, one a line."""
+    mistakes: list[str] = []
+    load_installed_plugins()
+    for plugin in data.get("plugins", ()):
+        load_plugin(str(plugin))
+    ready: dict[str, Any] = {}
+    for name, value in data.items():
+        family = FAMILIES.get(name) if name in model.model_fields else None
+        try:
+            ready[name] = value if family is None else _build(family, value, name, model)
+        except ConfigError as error:
+            mistakes.extend(str(error).splitlines())
+    try:
+        config = model.model_validate(ready)
+    except ValidationError as error:
+        failed = {line.split()[0].split(".")[0] for line in mistakes}
+        lines = explain(error, model)
+        mistakes.extend(line for line in lines if line.split()[0].split(".")[0] not in failed)
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return config
+
+
+def dump_config(config: BaseModel) -> str:
+    """The resolved configuration as TOML that ``load_config`` reads back to the same value."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def _build(family: type[Component], value: Any, name: str, model: type[BaseModel]) -> Any:
+    if name == "diagnostics":
+        if not isinstance(value, list):
+            raise ConfigError(f"{name} must be a list of tables, got {value!r}; write [[{name}]]")
+        return tuple(_build_one(family, item, f"{name}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, Mapping) and "kind" not in value:
+        default = model.model_fields[name].get_default(call_default_factory=True)
+        value = {"kind": default.kind, **value}
+    return _build_one(family, value, name)
+
+
+def _build_one(family: type[Component], value: Any, path: str) -> Component:
+    if isinstance(value, Component):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} must be a table with a kind, got {value!r}")
+    return family.from_dict(value, path)
+
+
+def _kind(table: Any) -> Any:
+    return table.get("kind") if isinstance(table, Mapping) else None

@@ -1,0 +1,26 @@
+"""Filters: the index of what there is. ``select(rewards, kind="top_p")`` needs no trainer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ragen2.errors import ConfigError
+from ragen2.filtering.base import Filter, spread
+from ragen2.filtering.keep_all import KeepAll
+from ragen2.filtering.top_p import TopP
+from ragen2.types import Selection
+
+__all__ = ["Filter", "KeepAll", "TopP", "select", "spread"]
+
+
+def select(rewards: Sequence[Sequence[float]], kind: str = "top_p", **settings: Any) -> Selection:
+    """Which prompts to update on, from the rewards of each prompt's rollouts.
+
+    ``select([[0, 1, 1, 0], [1, 1, 1, 1]]).kept_P`` is ``[True, False]``. Groups may differ in size.
+    """
+    groups = [np.asarray(group, dtype=np.float64) for group in rewards]
+    for index, group in enumerate(groups):
+        if group.ndim != 1 or not len(group) or not np.isfinite(group).all():
+            raise ConfigError(f"group {index} must hold finite rewards, got {rewards[index]!r}")
+    return Filter.from_dict({"kind": kind, **settings}).select_rewards(groups)

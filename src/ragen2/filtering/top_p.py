@@ -1,0 +1,42 @@
+"""Top-p: the fewest prompts that together hold a share of all reward variance (the paper's filter)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ragen2.filtering.base import Filter
+from ragen2.types import BoolArray, FloatArray
+
+
+class TopP(Filter):
+    """Rank by signal, keep the smallest prefix that reaches ``mass`` of the total."""
+
+    kind: Literal["top_p"] = "top_p"
+    mass: float = Field(0.9, gt=0.0, le=1.0, description="share of the total signal to keep")
+    eps: float = Field(
+        0.0,
+        ge=0.0,
+        description="subtracted from the wanted mass; the reference uses 0.01, absolute",
+    )
+    include_zero: bool = Field(
+        False, description="with mass 1, also keep prompts whose rewards are all equal"
+    )
+
+    def keep(self, scores_P: FloatArray) -> BoolArray:
+        """A batch without signal keeps nothing; ties keep their order in the batch."""
+        if self.mass == 1.0 and self.include_zero:
+            return np.ones(len(scores_P), dtype=np.bool_)
+        order = np.argsort(-scores_P, kind="stable")
+        ranked = scores_P[order]
+        wanted = self.mass * ranked.sum() - self.eps
+        kept_P = np.zeros(len(scores_P), dtype=np.bool_)
+        if ranked.sum() <= 0.0 or wanted <= 0.0:
+            return kept_P
+        # The last partial sum can miss the total by rounding; never ask for more than it reaches.
+        reached = np.cumsum(ranked)
+        needed = int(np.searchsorted(reached, min(wanted, reached[-1]))) + 1
+        kept_P[order[:needed]] = True
+        return kept_P & (scores_P > 0.0)

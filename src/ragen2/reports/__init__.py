@@ -1,0 +1,1 @@
+"""Reports: run directories in, pages out. Nothing here knows the trainer."""

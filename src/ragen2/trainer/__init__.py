@@ -1,0 +1,1 @@
+"""Trainer: the loop, evaluation, warm start. There is no trainer class."""

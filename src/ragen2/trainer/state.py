@@ -1,0 +1,36 @@
+"""What a run must remember beyond weights and optimiser to go on exactly where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ragen2.diagnostics import Ema
+from ragen2.errors import RunError
+from ragen2.runs.checkpoints import STATE
+from ragen2.runs.files import write_atomically
+
+
+class TrainerState(BaseModel):
+    """Random streams, tasks and data position are functions of the seed and ``step``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    """Steps done."""
+    ema: Ema | None = None
+    regime: str | None = None
+
+
+def write_state(folder: Path, state: TrainerState) -> None:
+    """Save beside the weights."""
+    write_atomically(folder / STATE, state.model_dump_json(indent=1))
+
+
+def read_state(folder: Path) -> TrainerState:
+    """Read what ``write_state`` wrote."""
+    try:
+        return TrainerState.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise RunError(f"{folder / STATE} cannot be read: {error}") from error

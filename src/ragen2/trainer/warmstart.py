@@ -1,0 +1,144 @@
+"""Warm start: a supervised cold start of any model on scripted expert episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field, SerializeAsAny
+
+from ragen2.algorithms.supervised import Supervised
+from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+from ragen2.component import Settings
+from ragen2.envs import Env, FrozenLake
+from ragen2.rollout.settings import Rollout
+from ragen2.seeding import stream
+from ragen2.trainer.expert import Dialogue, Script, script_episode
+from ragen2.types import Sample
+
+if TYPE_CHECKING:
+    from ragen2.backends.chat import TemplateTokenizer
+    from ragen2.backends.learner import TorchLearner
+
+CORPUS_EPISODES = 400
+"""Scripted episodes of each observation form that a new tokenizer is trained on."""
+
+
+class WarmstartConfig(Settings):
+    """Everything that decides a warm start."""
+
+    seed: int = Field(0, ge=0, description="names every random stream")
+    steps: int = Field(300, ge=1, description="optimiser steps")
+    batch: int = Field(64, ge=1, description="scripted episodes a step")
+    quality: float = Field(
+        0.5, ge=0.0, le=1.0, description="chance that a turn plays the expert's move"
+    )
+    groundedness: float = Field(
+        1.0, ge=0.0, le=1.0, description="chance that reasoning describes its own state"
+    )
+    final_lr_ratio: float = Field(0.1, ge=0.0, le=1.0, description="lr at the last step over lr")
+    plugins: tuple[str, ...] = Field((), description="modules or .py files that bring more kinds")
+    env: SerializeAsAny[Env] = Field(default_factory=FrozenLake, description="the task")
+    model: ModelSettings = Field(
+        default_factory=ModelSettings, description="the model to start from"
+    )
+    new: NewModel | None = Field(None, description="make a new model of this shape instead")
+    rollout: Rollout = Field(default_factory=Rollout, description="form of the replies")
+    learner: LearnerSettings = Field(
+        default_factory=lambda: LearnerSettings(lr=3e-4), description="the optimiser"
+    )
+
+
+def default_recipe() -> Path:
+    """The recipe that made the embedded model."""
+    return Path(str(resources.files("ragen2") / "recipes" / "ragen2_tiny.toml"))
+
+
+def warmstart(
+    config: WarmstartConfig,
+    learner: TorchLearner,
+    report: Callable[[int, float], None] = lambda *_: None,
+) -> float:
+    """Train ``learner`` on fresh scripted episodes every step; return the last step's loss.
+
+    ``report`` hears each step's number and mean negative log-likelihood per token.
+    """
+    script = Script(config.quality, config.groundedness)
+    loss = float("nan")
+    for step in range(config.steps):
+        first = step * config.batch
+        samples = [
+            dialogue_sample(
+                script_episode(config.env, script, config.rollout.form, config.seed, first + i),
+                learner.tokenizer,
+                config.rollout.form.prefill,
+            )
+            for i in range(config.batch)
+        ]
+        learner.set_lr_scale(_lr_scale(step, config))
+        update = learner.update(samples, Supervised(), scale=1.0)
+        loss = update.metrics["negative_logp"]
+        report(step + 1, loss)
+    return loss
+
+
+def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: str) -> Sample:
+    """A dialogue as one training sequence; loss on replies and on the end of each message."""
+    prefill_ids = tokenizer.encode(prefill)
+    ids = [*tokenizer.start([dialogue.system, dialogue.users[0]]), *prefill_ids]
+    is_written = [False] * len(ids)
+    for turn, reply in enumerate(dialogue.replies):
+        reply_ids = tokenizer.encode(reply)
+        ids += reply_ids
+        is_written += [True] * len(reply_ids)
+        following = (
+            dialogue.users[turn + 1] if turn + 1 < len(dialogue.users) else dialogue.users[turn]
+        )
+        bridge = tokenizer.bridge(following, after_eos=False)
+        ends = bool(bridge) and bridge[0] in tokenizer.eos_ids
+        if turn + 1 == len(dialogue.replies):
+            bridge = bridge[:1] if ends else []
+            ids += bridge
+            is_written += [True] * len(bridge)
+        else:
+            ids += [*bridge, *prefill_ids]
+            is_written += [ends] + [False] * (len(bridge) - 1 + len(prefill_ids))
+    loss_mask_T = np.array(is_written)
+    return Sample(
+        ids_T=np.array(ids, dtype=np.int64),
+        loss_mask_T=loss_mask_T,
+        old_logprobs_T=np.zeros(len(ids)),
+        advantages_T=loss_mask_T.astype(np.float64),
+    )
+
+
+def tokenizer_corpus(config: WarmstartConfig) -> list[str]:
+    """Texts a new model's tokenizer is trained on: scripted dialogues in every observation form."""
+    texts = [f"{role}\n" for role in ("system", "user", "assistant")] * CORPUS_EPISODES
+    script = Script(config.quality, config.groundedness)
+    rng = stream("corpus", config.seed)
+    for env in _observation_forms(config.env):
+        for _ in range(CORPUS_EPISODES):
+            index = int(rng.integers(2**31))
+            dialogue = script_episode(env, script, config.rollout.form, config.seed, index)
+            texts.append(dialogue.system.content)
+            texts.extend(message.content for message in dialogue.users)
+            texts.extend(config.rollout.form.prefill + reply for reply in dialogue.replies)
+    return texts
+
+
+def _observation_forms(env: Env) -> list[Env]:
+    if not isinstance(env, FrozenLake):
+        return [env]
+    return [
+        env.model_copy(update={"observation": form}) for form in ("coord", "grid", "grid_coord")
+    ]
+
+
+def _lr_scale(step: int, config: WarmstartConfig) -> float:
+    """Linear fall from 1 to ``final_lr_ratio``."""
+    share = step / max(1, config.steps - 1)
+    return 1.0 - share * (1.0 - config.final_lr_ratio)
