@@ -24,7 +24,9 @@ def torch_room() -> ModuleType:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         from ragen2.backends import opening
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ragen2"):
+            raise
         raise DependencyError(
             f"this needs torch and transformers ({error.name} is missing); pip install 'ragen2[train]'"
         ) from error

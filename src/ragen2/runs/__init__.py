@@ -1,0 +1,1 @@
+"""Runs: the run directory, the only interface between training and reporting."""

@@ -1,0 +1,97 @@
+"""The run directory: run.toml, steps.jsonl, rollouts/, checkpoints/, report.html."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ragen2.errors import RunError
+from ragen2.runs.files import write_atomically
+from ragen2.runs.record import StepRecord
+from ragen2.runs.trajectories import group_lines
+from ragen2.types import Group
+
+
+class RunDirectory:
+    """One run on disk. Create a new one, or open one that is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, run_toml: str) -> RunDirectory:
+        """A new directory; one that holds anything already is never touched."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"run directory {path} exists and is not empty; choose another with --out, "
+                f"or continue it with --resume {path}"
+            )
+        try:
+            (path / "rollouts").mkdir(parents=True)
+            write_atomically(path / "run.toml", run_toml)
+        except OSError as error:
+            raise RunError(
+                f"run directory {path} cannot be written: {error.strerror}; choose another with --out"
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run."""
+        if not (path / "run.toml").is_file():
+            raise RunError(f"{path} is not a run directory (no run.toml in it); check the path")
+        return cls(path)
+
+    @property
+    def steps_file(self) -> Path:
+        """One record a line."""
+        return self.path / "steps.jsonl"
+
+    def append(self, record: StepRecord) -> None:
+        """Add one record; it is on disk when this returns."""
+        try:
+            with self.steps_file.open("a", encoding="utf-8") as file:
+                file.write(record.model_dump_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.steps_file} cannot be written: {error.strerror}") from error
+
+    def records(self) -> list[StepRecord]:
+        """All whole records; a last line that a crash cut short is left out."""
+        if not self.steps_file.exists():
+            return []
+        lines = self.steps_file.read_text(encoding="utf-8").splitlines()
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(StepRecord.model_validate_json(line))
+            except ValidationError as error:
+                if number == len(lines):
+                    break
+                raise RunError(f"{self.steps_file} line {number} is damaged: {line[:80]!r}") from error
+        return found
+
+    def rewind(self, step: int) -> None:
+        """Forget everything after ``step``, so that it can be done again."""
+        kept = [record.model_dump_json() for record in self.records() if record.step <= step]
+        write_atomically(self.steps_file, "".join(f"{line}\n" for line in kept))
+        for file in (self.path / "rollouts").glob("step_*.jsonl"):
+            if int(file.stem.removeprefix("step_")) > step:
+                file.unlink()
+        for partial in (self.path / "checkpoints").glob(".partial-*"):
+            shutil.rmtree(partial)
+
+    def save_rollouts(self, step: int, groups: Iterable[Group]) -> None:
+        """One trajectory a line, in one file a step."""
+        lines = [line for group in groups for line in group_lines(group, step)]
+        path = self.path / "rollouts" / f"step_{step:06d}.jsonl"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
