@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from ragen2.envs.base import Env, Episode, Step, normalise
+from ragen2.envs.held_out import belongs
 from ragen2.seeding import stream
 
 PAIRS: tuple[tuple[str, str], ...] = (
@@ -57,7 +58,8 @@ class Bandit(Env):
     def start(self, seed: int, luck: int) -> BanditEpisode:
         """Pair and order from ``seed``; the payout from ``seed`` and ``luck``."""
         rng = stream("Bandit", "pair", seed)
-        steady, risky = PAIRS[int(rng.integers(len(PAIRS)))]
+        pairs = [pair for pair in PAIRS if belongs(seed, "Bandit", *pair)]
+        steady, risky = pairs[int(rng.integers(len(pairs)))]
         names = (steady, risky) if rng.random() < 0.5 else (risky, steady)
         wins = stream("Bandit", "payout", seed, luck).random() < self.risky_chance
         return BanditEpisode(self, names, risky, wins)

@@ -73,7 +73,9 @@ class RunDirectory:
             except ValidationError as error:
                 if number == len(lines):
                     break
-                raise RunError(f"{self.steps_file} line {number} is damaged: {line[:80]!r}") from error
+                raise RunError(
+                    f"{self.steps_file} line {number} is damaged: {line[:80]!r}"
+                ) from error
         return found
 
     def rewind(self, step: int) -> None:
