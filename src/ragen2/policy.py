@@ -63,8 +63,12 @@ class ChatTokenizer(Protocol):
 class Sampler(Protocol):
     """Writes completions."""
 
-    tokenizer: ChatTokenizer
     max_context: int
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The tokenizer that prompts must be made with."""
+        ...
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """One completion a request, in order."""

@@ -13,7 +13,7 @@ def group_advantages(rewards_G: FloatArray, *, scale_by_std: bool, eps: float = 
     A group of one, or one whose rewards are all equal, has advantage 0: it says nothing about which
     behaviour was better.
     """
-    centred = rewards_G - rewards_G.mean()
+    centred: FloatArray = rewards_G - rewards_G.mean()
     if len(rewards_G) < 2 or np.ptp(rewards_G) == 0.0:
         return np.zeros_like(centred)
-    return centred / (rewards_G.std(ddof=1) + eps) if scale_by_std else centred
+    return np.asarray(centred / (rewards_G.std(ddof=1) + eps)) if scale_by_std else centred

@@ -1,4 +1,4 @@
-"""GRPO: the baseline is the group's own mean; no critic. (Shao et al. 2024, DeepSeekMath.)"""
+"""GRPO (Shao et al. 2024, DeepSeekMath): the baseline is the group's own mean; no critic."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class GRPO(Algorithm):
 
     def loss(self, inputs: LossInputs) -> TokenLoss:
         """Clipped surrogate, plus KL to the reference (k3), minus the entropy bonus."""
-        clip = {"clip_low": self.clip_low, "clip_high": self.clip_high}
-        ratio_inputs = (inputs.logp_N, inputs.old_logp_N, inputs.advantages_N)
-        policy = clipped_surrogate(*ratio_inputs, **clip)
+        given = (inputs.logp_N, inputs.old_logp_N, inputs.advantages_N)
+        policy = clipped_surrogate(*given, clip_low=self.clip_low, clip_high=self.clip_high)
+        clipped = is_clipped(*given, clip_low=self.clip_low, clip_high=self.clip_high)
         total = policy - self.entropy_coefficient * inputs.entropy_N
-        parts = {"policy_loss": policy, "clip_fraction": is_clipped(*ratio_inputs, **clip).double()}
+        parts = {"policy_loss": policy, "clip_fraction": clipped.double()}
         if inputs.ref_logp_N is not None:
             kl = kl_k3(inputs.logp_N, inputs.ref_logp_N)
             total = total + self.kl_coefficient * kl

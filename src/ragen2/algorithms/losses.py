@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -28,8 +29,8 @@ def is_clipped(
 ) -> Tensor:
     """True where clipping has cut the gradient of a token."""
     log_ratio = logp - old_logp
-    too_high = (log_ratio > np.log1p(clip_high)) & (advantages > 0)
-    too_low = (log_ratio < np.log1p(-clip_low)) & (advantages < 0)
+    too_high: Tensor = (log_ratio > math.log1p(clip_high)) & (advantages > 0)
+    too_low: Tensor = (log_ratio < math.log1p(-clip_low)) & (advantages < 0)
     return too_high | too_low
 
 

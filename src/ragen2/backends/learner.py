@@ -273,7 +273,7 @@ def add_lora(network: Any, model: ModelSettings, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
-        torch.manual_seed(stream_key(seed, "lora") % 2**63)  # type: ignore[no-untyped-call]  # torch's own
+        torch.manual_seed(stream_key(seed, "lora") % 2**63)
         return get_peft_model(network, settings)
 
 

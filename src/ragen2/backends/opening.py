@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformers.utils import logging as hf_logging
+
+from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner
 from ragen2.backends.loading import open_model, pick_device
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+
+
+def quiet_transformers() -> None:
+    """No progress bars or advice from transformers among our own lines."""
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragen2.cli.options import SetOption
+
+if TYPE_CHECKING:
+    from ragen2.envs import Env
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 
@@ -92,7 +95,7 @@ def _load(plugins: list[str] | None) -> None:
         load_plugin(plugin)
 
 
-def _make(name: str, overrides: list[str] | None):  # type: ignore[no-untyped-def]  # an Env; imported late
+def _make(name: str, overrides: list[str] | None) -> Env:
     from ragen2.config import apply_override
     from ragen2.envs import Env
 

@@ -136,8 +136,8 @@ def summary_table(records: list[StepRecord]) -> Table:
     table = Table(title="before and after", title_justify="left")
     for column in ("", "start", "end", "change"):
         table.add_column(column, justify="left" if not column else "right")
-    rows = (("held-out success", "eval/success"), ("held-out reward", "eval/reward"))
-    rows += tuple((label, name) for label, name, _ in COLUMNS if label not in {"kept", "chance"})
+    rows = [("held-out success", "eval/success"), ("held-out reward", "eval/reward")]
+    rows += [(label, name) for label, name, _ in COLUMNS if label not in {"kept", "chance"}]
     for label, name in rows:
         values = [record.metrics[name] for record in records if name in record.metrics]
         if values:

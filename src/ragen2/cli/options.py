@@ -30,8 +30,5 @@ def torch_room() -> ModuleType:
         raise DependencyError(
             f"this needs torch and transformers ({error.name} is missing); pip install 'ragen2[train]'"
         ) from error
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
+    opening.quiet_transformers()
     return opening

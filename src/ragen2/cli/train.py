@@ -14,6 +14,7 @@ from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from ragen2.backends.opening import Agent
     from ragen2.config import RunConfig
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import TrainerState
@@ -83,17 +84,18 @@ def _resume(path: Path) -> None:
     _run(config, agent, run, state)
 
 
-def _open(config: RunConfig):  # type: ignore[no-untyped-def]  # an Agent, whose type needs torch
+def _open(config: RunConfig) -> Agent:
     opening = torch_room()
-    return opening.open_agent(
+    agent: Agent = opening.open_agent(
         config.model,
         config.learner,
         seed=config.seed,
         needs_reference=config.algorithm.kl_coefficient > 0,
     )
+    return agent
 
 
-def _run(config: RunConfig, agent, run: RunDirectory, state: TrainerState | None) -> None:  # type: ignore[no-untyped-def]  # as above
+def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState | None) -> None:
     from ragen2.cli.live import live_view
     from ragen2.reports.page import write_report
     from ragen2.trainer.loop import train as train_loop
@@ -113,7 +115,7 @@ def _run(config: RunConfig, agent, run: RunDirectory, state: TrainerState | None
 
 
 class _StopRequest:
-    """Becomes true at the first Ctrl-C or SIGTERM, so that the step is finished; the second stops at once."""
+    """True after the first Ctrl-C or SIGTERM, so that the step is finished; a second stops at once."""
 
     def __init__(self) -> None:
         self.is_set = False

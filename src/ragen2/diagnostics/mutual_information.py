@@ -19,8 +19,8 @@ import numpy as np
 
 from ragen2.diagnostics.resampling import (
     Interval,
-    permutation_p_value,
     percentile_interval,
+    permutation_p_value,
     resample,
 )
 from ragen2.seeding import stream
@@ -115,7 +115,7 @@ def recall_credit(scores_NP: FloatArray, owner_N: IntArray, k: int) -> FloatArra
     own_N = scores_NP[np.arange(len(owner_N)), owner_N][:, None]
     better_N = (scores_NP > own_N + TIE).sum(1)
     tied_N = (np.abs(scores_NP - own_N) <= TIE).sum(1)
-    return np.clip((k - better_N) / tied_N, 0.0, 1.0)
+    return np.asarray(np.clip((k - better_N) / tied_N, 0.0, 1.0))
 
 
 def log_mean_exp(values_NP: FloatArray) -> FloatArray:

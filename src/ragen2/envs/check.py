@@ -16,7 +16,7 @@ MAX_EXPERT_ACTIONS = 1000
 
 
 def check_env(env: Env, seeds: Iterable[int] = range(20)) -> list[str]:
-    """Run the whole contract; return the claims that hold, or raise ``EnvError`` at the first that does not."""
+    """Run the whole contract; return the claims that hold; raise ``EnvError`` at the first other."""
     seeds = list(seeds)
     for claim, problem_of in _SEED_CHECKS.items():
         for seed in seeds:

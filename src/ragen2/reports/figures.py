@@ -81,7 +81,10 @@ def draw_plane(entropy: Series, information: Series, bound: float | None) -> str
     body += f'<polyline class="line s0" points="{path}"/>'
     body += f'<circle class="start" cx="{x(first[0]):.1f}" cy="{y(first[1]):.1f}" r="4"/>'
     body += f'<circle class="dot s0" cx="{x(last[0]):.1f}" cy="{y(last[1]):.1f}" r="5"/>'
-    legend = '<span class="key"><i class="ring"></i>start</span><span class="key"><i class="s0"></i>end</span>'
+    keys = (("ring", "start"), ("s0", "end"))
+    legend = "".join(
+        f'<span class="key"><i class="{mark}"></i>{name}</span>' for mark, name in keys
+    )
     return _frame("Regime plane", body, legend)
 
 
@@ -114,9 +117,8 @@ def _axes(x: Scale, y: Scale, unit: str, *, across: str = "step", whole: bool = 
             f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{tick:.3g}</text>'
         )
     for tick in _ticks(x, whole=whole):
-        parts.append(
-            f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{tick:.4g}</text>'
-        )
+        place = f'x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {place}>{tick:.4g}</text>')
     parts.append(
         f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(across)}</text>'
     )
@@ -166,4 +168,5 @@ def _frame(title: str, body: str, legend: str) -> str:
 
 
 def _empty(title: str) -> str:
-    return f'<figure class="empty"><figcaption>{escape(title)}</figcaption><p>not measured in this run</p></figure>'
+    caption = f"<figcaption>{escape(title)}</figcaption>"
+    return f'<figure class="empty">{caption}<p>not measured in this run</p></figure>'

@@ -59,7 +59,8 @@ def _rows(run: Run) -> list[tuple[str, Series]]:
 def _change(label: str, series: Series) -> str:
     if not series.values:
         return ""
-    text = f"{label}: {series.values[0]:.3f} at step {series.steps[0]}, {series.values[-1]:.3f} at step {series.steps[-1]}"
+    first, last = (f"{series.values[i]:.3f} at step {series.steps[i]}" for i in (0, -1))
+    text = f"{label}: {first}, {last}"
     if series.low:
         text += f" (95% {series.low[-1]:.3f} to {series.high[-1]:.3f})"
     return text

@@ -6,15 +6,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-SCHEMA = 1
-
 
 class StepRecord(BaseModel):
     """What one step did. Everything but ``seconds`` is reproducible bit for bit on one machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[1] = 1
     step: int
     """Steps count from 1; step 0 holds the evaluation before training."""
     metrics: dict[str, float]

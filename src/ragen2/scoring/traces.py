@@ -33,7 +33,7 @@ def first_turn_traces(groups: Sequence[Group], limit: int, rng: np.random.Genera
         for group in groups
     ]
     for members in by_group:
-        rng.shuffle(members)  # type: ignore[arg-type]  # a list is a mutable sequence
+        rng.shuffle(members)
     chosen: list[Trace] = []
     for rank in range(max((len(members) for members in by_group), default=0)):
         chosen.extend(members[rank] for members in by_group if rank < len(members))

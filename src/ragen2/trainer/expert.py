@@ -37,7 +37,8 @@ def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index
     rng = stream("script", seed, index)
     task = HELD_OUT_SEEDS + int(rng.integers(2**40))
     episode = env.start(task, index)
-    users, replies = [], []
+    users: list[Message] = []
+    replies: list[str] = []
     taken, is_done = 0, False
     while not is_done and len(users) < env.max_turns and taken < env.max_actions:
         users.append(

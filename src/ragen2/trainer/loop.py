@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ragen2.config import RunConfig
-from ragen2.diagnostics import Collapse, Ema, Evidence, next_ema, regime
+from ragen2.diagnostics import Collapse, Evidence, next_ema, regime
 from ragen2.diagnostics.collapse import PREFIX
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.policy import Learner, Sampler, Scorer

@@ -16,7 +16,7 @@ def make_samples(groups: Sequence[Group], algorithm: Algorithm, temperature: flo
     A trajectory whose prompts each continue the one before (full history) is one sample; where the
     history is cut, each uncut stretch is a sample of its own.
     """
-    samples = []
+    samples: list[Sample] = []
     for group in groups:
         advantages_G = algorithm.advantages(group)
         for trajectory, advantage in zip(group.trajectories, advantages_G, strict=True):
