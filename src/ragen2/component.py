@@ -109,7 +109,7 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], path: str) -> str
     if detail["type"] == "missing":
         return f"{name} is missing; give it a value"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = message.removeprefix("Input should be ")
+    message = message.removeprefix("Input should be ").replace("a valid tuple", "a list")
     if detail["type"] == "value_error":
         return f"{name}: {message}"
     return f"{name} must be {message}, got {detail['input']!r}"
@@ -138,7 +138,11 @@ def load_plugin(name: str) -> None:
             raise ConfigError(f"plugin file {name} cannot be imported as Python")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]  # a plug-in that failed must not pass for loaded next time
+            raise
         return
     try:
         importlib.import_module(name)

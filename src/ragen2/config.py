@@ -100,18 +100,17 @@ def load_config(model: type[Config], file: Path, overrides: Sequence[str] = ()) 
 
 def read_toml(file: Path) -> dict[str, Any]:
     """A TOML file as a dictionary, laid over its ``base`` if it names one."""
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"run file {file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"run file {file} is not UTF-8 text; is it a TOML file?") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"run file {file} is not valid TOML: {error}") from error
+    data = _parse_file(file)
     base = data.pop("base", None)
     if base is None:
         return data
-    below = read_toml(file.parent / base)
+    if not isinstance(base, str):
+        raise ConfigError(f"run file {file}: base must be a path to a TOML file, got {base!r}")
+    below = _parse_file(file.parent / base)
+    if "base" in below:
+        raise ConfigError(
+            f"run file {file}: {base} has a base of its own; bases go one level deep, name that one"
+        )
     return merge(below, data)
 
 
@@ -120,7 +119,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)
-        is_new_kind = isinstance(value, Mapping) and value.get("kind") not in (None, _kind(old))
+        is_new_kind = _kind(value) not in (None, _kind(old))
         if isinstance(value, Mapping) and isinstance(old, Mapping) and not is_new_kind:
             merged[name] = merge(old, value)
         else:
@@ -142,17 +141,15 @@ def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
         value = text.strip()
     for name in reversed(names):
         value = {name: value}
-    try:
-        return merge(copy.deepcopy(dict(data)), value)
-    except AttributeError as error:
-        raise ConfigError(f"--set {override}: {names[0]} is not a table of settings") from error
+    return merge(copy.deepcopy(dict(data)), value)
 
 
 def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
     """Check a dictionary against a configuration model; all mistakes are reported, one a line."""
     mistakes: list[str] = []
     load_installed_plugins()
-    for plugin in data.get("plugins", ()):
+    plugins = data.get("plugins", ())
+    for plugin in plugins if isinstance(plugins, list | tuple) else ():
         load_plugin(str(plugin))
     ready: dict[str, Any] = {}
     for name, value in data.items():
@@ -164,9 +161,7 @@ def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
     try:
         config = model.model_validate(ready)
     except ValidationError as error:
-        failed = {line.split()[0].split(".")[0] for line in mistakes}
-        lines = explain(error, model)
-        mistakes.extend(line for line in lines if line.split()[0].split(".")[0] not in failed)
+        mistakes.extend(explain(error, model))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return config
@@ -181,11 +176,24 @@ def _build(family: type[Component], value: Any, name: str, model: type[BaseModel
     if name == "diagnostics":
         if not isinstance(value, list):
             raise ConfigError(f"{name} must be a list of tables, got {value!r}; write [[{name}]]")
-        return tuple(_build_one(family, item, f"{name}[{i}]") for i, item in enumerate(value))
+        return _build_list(family, value, name)
     if isinstance(value, Mapping) and "kind" not in value:
         default = model.model_fields[name].get_default(call_default_factory=True)
         value = {"kind": default.kind, **value}
     return _build_one(family, value, name)
+
+
+def _build_list(family: type[Component], tables: list[Any], path: str) -> tuple[Component, ...]:
+    built: list[Component] = []
+    mistakes: list[str] = []
+    for index, table in enumerate(tables):
+        try:
+            built.append(_build_one(family, table, f"{path}[{index}]"))
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return tuple(built)
 
 
 def _build_one(family: type[Component], value: Any, path: str) -> Component:
@@ -197,4 +205,16 @@ def _build_one(family: type[Component], value: Any, path: str) -> Component:
 
 
 def _kind(table: Any) -> Any:
-    return table.get("kind") if isinstance(table, Mapping) else None
+    kind = table.get("kind") if isinstance(table, Mapping) else None
+    return kind.lower() if isinstance(kind, str) else kind
+
+
+def _parse_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"run file {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"run file {file} is not UTF-8 text; is it a TOML file?") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"run file {file} is not valid TOML: {error}") from error

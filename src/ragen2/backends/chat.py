@@ -39,10 +39,17 @@ class TemplateTokenizer:
         return self.encode(self._render(messages))
 
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
-        """Ids between the assistant's sampled tokens and its next turn."""
+        """Ids between the assistant's sampled tokens and its next turn.
+
+        An end of message that was sampled is not written again, nor the white space that some
+        templates put before it.
+        """
         ids = self.encode(self._bridge_text(message))
-        if after_eos and ids and ids[0] in self.eos_ids:
-            return ids[1:]
+        for index, token in enumerate(ids if after_eos else ()):
+            if token in self.eos_ids:
+                return ids[index + 1 :]
+            if self.hf.decode([token]).strip():
+                break
         return ids
 
     def encode(self, text: str) -> list[int]:

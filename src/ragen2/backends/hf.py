@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.kv_memory import KVMemory, KVRecorder, weights_version
 from ragen2.backends.logprobs import MAX_LOGITS, Trunk, chosen_logprobs
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
-from ragen2.types import Completion, Finish, FloatArray
+from ragen2.types import Completion, Finish, FloatArray, IntArray
 
 DEFAULT_CONTEXT = 2048
 COMPACT_BELOW = 0.75
@@ -33,6 +34,7 @@ class HFPolicy:
         )
         self.trunk = Trunk(network)
         self._pieces = _TokenTexts(tokenizer)
+        self._memory: KVMemory | None = None
 
     @property
     def device(self) -> torch.device:
@@ -52,6 +54,15 @@ class HFPolicy:
             with self._precision():
                 completions.extend(_Decoder(self, batch, params).run())
         return completions
+
+    def remember(self, memory: KVMemory | None) -> None:
+        """Keep the cache of the batch just written for a batch that continues it."""
+        self._memory = memory
+
+    def recall(self) -> KVMemory | None:
+        """Take the remembered cache; it is handed out once, because continuing it changes it."""
+        memory, self._memory = self._memory, None
+        return memory
 
     @torch.no_grad()
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
@@ -160,10 +171,12 @@ class _Decoder:
         self.finish: list[Finish] = [Finish.LENGTH] * count
         self.may_end = policy._pieces.may_end(params.stop)
         self.longest_stop = max((len(text) for text in params.stop), default=0)
+        self.version = weights_version(policy.network)
+        self.recorder = KVRecorder()
 
     def run(self) -> list[Completion]:
-        """Read the prompts once each, then write token by token until all have finished."""
-        logits, cache, mask = self._prefill()
+        """Read what is new of the prompts, then write token by token until all have finished."""
+        logits, cache, mask = self._begin()
         active = list(range(len(self.requests)))
         for position in range(self.params.max_tokens):
             tokens = self._choose(logits, active, position)
@@ -171,11 +184,16 @@ class _Decoder:
             if not going or position + 1 == self.params.max_tokens:
                 break
             if len(going) < COMPACT_BELOW * len(active):
+                gone = sorted(set(range(len(active))) - set(going))
+                self.recorder.retire(cache, mask, gone, [active[row] for row in gone])
                 rows = torch.tensor(going, device=self.device)
                 cache.batch_select_indices(rows)
                 tokens, mask = tokens[rows], mask[rows]
                 active = [active[row] for row in going]
-            mask = torch.cat([mask, mask.new_ones((len(active), 1))], dim=1)
+                going = list(range(len(active)))
+            is_real = torch.zeros((len(active), 1), dtype=mask.dtype, device=self.device)
+            is_real[going] = 1
+            mask = torch.cat([mask, is_real], dim=1)
             out = self.policy.network(
                 input_ids=tokens[:, None],
                 attention_mask=mask,
@@ -184,22 +202,44 @@ class _Decoder:
                 use_cache=True,
             )
             logits = out.logits[:, -1]
+        self.recorder.retire(cache, mask, list(range(len(active))), active)
+        self.policy.remember(self.recorder.finish(cache, self._read_ids(), self.version))
         return [self._completion(index) for index in range(len(self.requests))]
 
-    def _prefill(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    def _begin(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Logits after each prompt, the cache and its mask; from memory where it can continue."""
+        prompts = [request.prompt_ids_T for request in self.requests]
+        memory = self.policy.recall()
+        rows = memory.match(prompts, self.version) if memory is not None else None
+        if memory is None or rows is None:
+            return self._read_whole()
+        at = torch.tensor(rows, device=self.device)
+        memory.cache.batch_select_indices(at)
+        known = [len(memory.read[row]) // 8 for row in rows]
+        fresh = [prompt[start:] for prompt, start in zip(prompts, known, strict=True)]
+        ids, new = _left_padded(fresh, self.device)
+        mask = torch.cat([memory.mask[at], new], dim=1)
+        before = torch.tensor(known, device=self.device)[:, None]
+        out = self.policy.network(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(before + new.cumsum(1) - 1).clamp(min=0),
+            past_key_values=memory.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1], memory.cache, mask
+
+    def _read_whole(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Read every distinct prompt once and hand its cache to all that share it."""
         unique: dict[bytes, int] = {}
         rows = [
             unique.setdefault(request.prompt_ids_T.tobytes(), len(unique))
             for request in self.requests
         ]
-        prompts = [np.frombuffer(key, dtype=np.int64) for key in unique]
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros((len(prompts), width), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.as_tensor(prompt.copy())
-            mask[row, width - len(prompt) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        ids, mask = _left_padded(
+            [np.frombuffer(key, dtype=np.int64) for key in unique], self.device
+        )
         out = self.policy.network(
             input_ids=ids,
             attention_mask=mask,
@@ -212,6 +252,13 @@ class _Decoder:
         cache.batch_select_indices(expand)
         return out.logits[expand, -1], cache, mask[expand]
 
+    def _read_ids(self) -> list[IntArray]:
+        """What each row's cache holds: its prompt and all written tokens but the last."""
+        return [
+            np.concatenate([request.prompt_ids_T, np.array(ids[:-1], dtype=np.int64)])
+            for request, ids in zip(self.requests, self.ids, strict=True)
+        ]
+
     def _choose(self, logits: torch.Tensor, active: list[int], position: int) -> torch.Tensor:
         """Draw one token a row by inverting the cumulative distribution at the row's own uniform."""
         logp = torch.log_softmax(logits.float() / self.params.temperature, dim=-1)
@@ -219,18 +266,16 @@ class _Decoder:
         draws = torch.as_tensor(self.uniforms[active, position], dtype=torch.float32).to(
             self.device
         )
-        wanted = draws[:, None] * cumulative[:, -1:]
+        # A draw so near 1 that it rounds up must still land on a token that may be chosen.
+        below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(cumulative[:, -1:]))
+        wanted = (draws[:, None] * cumulative[:, -1:]).minimum(below)
         tokens = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
-        tokens = tokens.clamp(max=logp.shape[-1] - 1)
         chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
         for index, token, value in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
-            if self._open(index, position):
+            if self.finish[index] is Finish.LENGTH:
                 self.ids[index].append(token)
                 self.logprobs[index].append(value)
         return tokens
-
-    def _open(self, index: int, position: int) -> bool:
-        return len(self.ids[index]) == position
 
     def _goes_on(self, index: int) -> bool:
         """Whether this row still writes; notes why not."""
@@ -254,6 +299,19 @@ class _Decoder:
             text=self.policy.tokenizer.decode(self.ids[index]),
             finish=self.finish[index],
         )
+
+
+def _left_padded(
+    sequences: Sequence[IntArray], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask with every sequence ending in the last column."""
+    width = max(len(ids) for ids in sequences)
+    padded = torch.zeros((len(sequences), width), dtype=torch.long)
+    mask = torch.zeros_like(padded)
+    for row, ids in enumerate(sequences):
+        padded[row, width - len(ids) :] = torch.tensor(ids)
+        mask[row, width - len(ids) :] = 1
+    return padded.to(device), mask.to(device)
 
 
 def _cut(logp: torch.Tensor, params: SamplingParams) -> torch.Tensor:

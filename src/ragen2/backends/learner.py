@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from ragen2.algorithms.base import LossInputs, Objective
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.logprobs import Trunk, chosen_logprobs
+from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import DependencyError, RunError
 from ragen2.seeding import stream, stream_key
@@ -69,22 +71,26 @@ class TorchLearner:
         self._lr_scale = scale
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
-        """``epochs`` passes of ``minibatches`` optimiser steps each over all samples."""
+        """``epochs`` passes of ``minibatches`` optimiser steps each over all samples.
+
+        Metrics are means over the steps taken. A step whose loss or gradient is not finite is left
+        out and counted; when all are, there is nothing else to report.
+        """
         totals: dict[str, float] = defaultdict(float)
         num_tokens = sum(int(sample.loss_mask_T.sum()) for sample in samples)
-        steps = 0
+        taken = skipped = 0
         for epoch in range(self.settings.epochs):
             for part in self._minibatches(len(samples), epoch):
                 minibatch = [samples[index] for index in part]
                 self._set_lr()
-                for name, value in self._step(minibatch, objective, scale).items():
+                found = self._step(minibatch, objective, scale)
+                for name, value in (found or {}).items():
                     totals[name] += value
-                steps += 1
+                taken, skipped = taken + (found is not None), skipped + (found is None)
                 self.num_updates += 1
-        skipped = totals.pop("skipped_steps")
-        metrics = {name: value / steps for name, value in totals.items()}
+        metrics = {name: value / taken for name, value in totals.items()}
         metrics |= {"skipped_steps": skipped, "lr": self.optimiser.param_groups[0]["lr"]}
-        return Update(metrics, num_tokens, steps)
+        return Update(metrics, num_tokens, taken)
 
     def gradients(
         self, samples: Sequence[Sample], objective: Objective, *, scale: float = 1.0
@@ -108,8 +114,9 @@ class TorchLearner:
     def save_model(self, folder: Path) -> None:
         """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
         plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
-        plain.save_pretrained(folder)
-        self.tokenizer.hf.save_pretrained(folder)
+        with disk_errors():
+            plain.save_pretrained(folder)
+            self.tokenizer.hf.save_pretrained(folder)
 
     def save(self, folder: Path) -> None:
         """``save_model`` plus the optimiser's state."""
@@ -119,14 +126,16 @@ class TorchLearner:
             state["trained"] = {
                 name: value for name, value in self.network.state_dict().items() if "lora_" in name
             }
-        torch.save(state, folder / OPTIMISER_FILE)
+        with disk_errors(), (folder / OPTIMISER_FILE).open("wb") as file:
+            torch.save(state, file)
 
     def load(self, folder: Path) -> None:
         """Restore exactly what ``save`` wrote."""
         try:
             state = torch.load(folder / OPTIMISER_FILE, map_location=self.device, weights_only=True)
-        except (OSError, RuntimeError, EOFError) as error:
-            raise RunError(f"checkpoint {folder} cannot be read: {error}") from error
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise RunError(f"checkpoint {folder} cannot be read: {reason}") from error
         if self.is_lora:
             self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
         else:
@@ -161,16 +170,16 @@ class TorchLearner:
 
     def _step(
         self, samples: Sequence[Sample], objective: Objective, scale: float
-    ) -> dict[str, float]:
+    ) -> dict[str, float] | None:
+        """One optimiser step; None when loss or gradient is not finite and nothing was changed."""
         parts = self.gradients(samples, objective, scale=scale)
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
-        is_usable = math.isfinite(norm)
+        is_usable = math.isfinite(norm) and math.isfinite(parts["loss"])
         if is_usable:
             self.optimiser.step()
-            parts["grad_norm"] = norm
         self.optimiser.zero_grad(set_to_none=True)
-        return {**parts, "skipped_steps": float(not is_usable)}
+        return {**parts, "grad_norm": norm} if is_usable else None
 
     def _loss(self, batch: _Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, float]]:
         logp, entropy = self._chosen(self.trunk, batch)

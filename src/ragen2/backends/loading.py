@@ -18,6 +18,17 @@ from ragen2.runs.checkpoints import newest_checkpoint
 
 logger = logging.getLogger(__name__)
 
+FILE_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+)
+"""What transformers raises for a folder that it cannot open."""
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -56,20 +67,18 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
     location = locate(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
-        network = AutoModelForCausalLM.from_pretrained(
-            location.source, dtype=torch.float32, **location.options
+        network, found = AutoModelForCausalLM.from_pretrained(
+            location.source,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **location.options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise ModelError(f"model {model} cannot be opened: {_first_line(error)}") from error
     except Exception as error:
-        # safetensors raises its own error type, straight from Exception, for a damaged file
-        if type(error).__module__.split(".")[0] not in {
-            "safetensors",
-            "safetensors_rust",
-            "tokenizers",
-        }:
+        if not _is_about_files(error):
             raise
-        raise ModelError(f"model {model} is damaged: {_first_line(error)}") from error
+        raise ModelError(f"model {model} cannot be opened: {_one_line(error)}") from error
+    _refuse_other_weights(model, found)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id
     network.to(device)
@@ -109,9 +118,31 @@ def _eos_ids(network: Any, tokenizer: Any) -> list[int]:
     return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+def _is_about_files(error: Exception) -> bool:
+    """Whether a library may raise this for files it can make no sense of.
+
+    tokenizers raises bare ``Exception``, safetensors a type of its own right below it.
+    """
+    is_library = type(error).__module__.split(".")[0] in {"safetensors", "safetensors_rust"}
+    return is_library or type(error) is Exception or isinstance(error, FILE_ERRORS)
+
+
+def _refuse_other_weights(model: str, found: dict[str, Any]) -> None:
+    """What is absent or has another shape, transformers would fill with random numbers."""
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"model {model} lacks {len(missing)} weights, {missing[0]} for one; get its files again"
+        )
+    for name, stored, wanted in sorted(found["mismatched_keys"]):
+        raise ModelError(
+            f"model {model}: {name} is stored as {tuple(stored)}, but config.json asks for "
+            f"{tuple(wanted)}; get its files again"
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (f"{type(error).__name__} {text}" if len(text) < 30 else text)[:300]
 
 
 def describe_model(model: str) -> str:

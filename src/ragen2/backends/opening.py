@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from transformers.utils import logging as hf_logging
@@ -15,8 +16,9 @@ from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 
 
 def quiet_transformers() -> None:
-    """No progress bars or advice from transformers among our own lines."""
+    """No progress bars, retries or advice from Hugging Face among our own lines."""
     hf_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     hf_logging.disable_progress_bar()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ragen2.backends.saving import disk_errors
 from ragen2.component import suggest
 from ragen2.errors import ModelError
 
@@ -86,5 +87,6 @@ def convert(gguf: Path, folder: Path) -> None:
     network = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
     )
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with disk_errors():
+        network.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ragen2.cli.options import SetOption, torch_room
+from ragen2.errors import RunError
 
 
 def evaluate(
@@ -45,7 +46,10 @@ def evaluate(
         text = json.dumps(
             {"model": model, "regime": verdict.regime, "metrics": verdict.metrics}, indent=1
         )
-        write_atomically(json_file, text + "\n")
+        try:
+            write_atomically(json_file, text + "\n")
+        except OSError as error:
+            raise RunError(f"--json {json_file} cannot be written: {error.strerror}") from error
 
 
 def print_verdict(model: str, env: str, metrics: dict[str, float], regime: str | None) -> None:

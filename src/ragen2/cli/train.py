@@ -48,7 +48,7 @@ def train(
             raise ConfigError(
                 "--resume takes its settings from the run; leave RUN.toml, --set and --out out"
             )
-        _resume(resume)
+        _resume(resume, dry_run=dry_run)
         return
     config = load_run(run_file, overrides or ())
     if dry_run:
@@ -59,21 +59,28 @@ def train(
     path = out or Path("runs") / time.strftime(
         f"{config.env.kind}-{config.algorithm.kind}-%Y%m%d-%H%M%S"
     )
-    if path.exists():
-        RunDirectory.create(path, "")  # raises: a directory that is there is never touched
+    RunDirectory.refuse_taken(path)  # before the model is opened, which takes a while
     agent = _open(config)
     _run(config, agent, RunDirectory.create(path, dump_config(config)), None)
 
 
-def _resume(path: Path) -> None:
-    from ragen2.config import load_run
-    from ragen2.runs.checkpoints import newest_checkpoint
+def _resume(path: Path, *, dry_run: bool) -> None:
+    from ragen2.config import dump_config, load_run
+    from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import read_state
 
     run = RunDirectory.open(path)
     config = load_run(path / "run.toml")
+    if dry_run:
+        print(dump_config(config), end="")
+        return
     checkpoint = newest_checkpoint(path)
+    if checkpoint is None and list_checkpoints(path):
+        raise RunError(
+            f"every checkpoint of {path} is damaged; to start again from step 1, remove "
+            f"{path / 'checkpoints'} and resume"
+        )
     state = read_state(checkpoint) if checkpoint else None
     agent = _open(config)
     if checkpoint:

@@ -145,8 +145,10 @@ def _estimates(
     metrics: dict[str, FloatArray] = {}
     for suffix, average in (("", ema.std), ("_seq", ema.std_seq)):
         matched, marginal = mean(f"matched{suffix}"), mean(f"marginal{suffix}")
-        square = np.asarray(weights_BN @ per_trace[f"marginal{suffix}"] ** 2)
-        std = np.sqrt(np.maximum(square - marginal**2, 0.0))
+        # Centred first: the difference of two large squares would be all rounding.
+        around_N = per_trace[f"marginal{suffix}"] - per_trace[f"marginal{suffix}"].mean()
+        variance = weights_BN @ around_N**2 - (weights_BN @ around_N) ** 2
+        std = np.sqrt(np.maximum(variance, 0.0))
         mi = matched - marginal
         metrics["mi_estimate" if not suffix else "mi_seq_estimate"] = mi
         metrics[f"mi_zscore{suffix}"] = mi / (std + STD_FLOOR)

@@ -44,5 +44,5 @@ def percentile_interval(values_B: FloatArray, level: float = 0.95) -> Interval:
 
 def permutation_p_value(observed: float, null_B: Sequence[float]) -> float:
     """Share of null values at least as large, the observed one counted in, so it is never 0."""
-    reached = sum(value >= observed - 1e-12 for value in null_B)
+    reached = sum(bool(value >= observed - 1e-12) for value in null_B)
     return (1 + reached) / (1 + len(null_B))

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.spread import spread
 from ragen2.types import FloatArray
 
 
@@ -27,12 +28,12 @@ def reward_spread(rewards_PG: list[FloatArray]) -> Metrics:
     ``variance_std_over_mean`` is Std(RV)/Mean(RV), the paper's predictor of whether filtering helps;
     it is left out when no prompt has any variance.
     """
-    variance_P = np.array([group.var(ddof=1) if len(group) > 1 else 0.0 for group in rewards_PG])
+    variance_P = np.array([spread(group, "reward_variance", ddof=1) for group in rewards_PG])
     metrics = {
         "mean": float(np.concatenate(rewards_PG).mean()),
         "variance": float(variance_P.mean()),
         "std": float(np.sqrt(variance_P).mean()),
-        "dead_ratio": float(np.mean([np.ptp(group) == 0.0 for group in rewards_PG])),
+        "dead_ratio": float(np.mean(variance_P == 0.0)),
     }
     if variance_P.any():
         metrics["variance_std_over_mean"] = float(variance_P.std() / variance_P.mean())

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from ragen2.errors import ConfigError
-from ragen2.filtering.base import Filter, spread
+from ragen2.filtering.base import Filter
 from ragen2.filtering.keep_all import KeepAll
 from ragen2.filtering.top_p import TopP
-from ragen2.types import Selection
+from ragen2.spread import spread
+from ragen2.types import FloatArray, Selection
 
 __all__ = ["Filter", "KeepAll", "TopP", "select", "spread"]
 
@@ -19,8 +20,18 @@ def select(rewards: Sequence[Sequence[float]], kind: str = "top_p", **settings: 
 
     ``select([[0, 1, 1, 0], [1, 1, 1, 1]]).kept_P`` is ``[True, False]``. Groups may differ in size.
     """
-    groups = [np.asarray(group, dtype=np.float64) for group in rewards]
-    for index, group in enumerate(groups):
-        if group.ndim != 1 or not len(group) or not np.isfinite(group).all():
-            raise ConfigError(f"group {index} must hold finite rewards, got {rewards[index]!r}")
+    groups = [_checked(group, index) for index, group in enumerate(rewards)]
+    if not groups:
+        raise ConfigError("select needs the rewards of at least one group, got none")
     return Filter.from_dict({"kind": kind, **settings}).select_rewards(groups)
+
+
+def _checked(rewards: Sequence[float], index: int) -> FloatArray:
+    wrong = ConfigError(f"group {index} must hold finite rewards, got {rewards!r}")
+    try:
+        group = np.asarray(rewards, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise wrong from error
+    if group.ndim != 1 or not len(group) or not np.isfinite(group).all():
+        raise wrong
+    return group

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from ragen2.component import Component
 from ragen2.errors import EnvError
+from ragen2.spread import Signal, spread
 from ragen2.types import BoolArray, FloatArray, Group, Selection
-
-Signal = Literal["reward_variance", "reward_std"]
-ROUNDING = 1e-12
-"""Spread below this share of the rewards' size is floating-point rounding, not signal."""
 
 
 class Filter(Component, ABC):
@@ -53,16 +50,3 @@ class Filter(Component, ABC):
         if not scores_P.any():
             return f"all {len(scores_P)} prompts have zero {self.signal}"
         return f"no prompt passed {self.kind}; greatest {self.signal} {scores_P.max():.3g}"
-
-
-def spread(rewards_G: FloatArray, signal: Signal, ddof: int) -> float:
-    """Variance or standard deviation of one group's rewards; 0 for a group of one.
-
-    Rewards that differ only by floating-point rounding count as equal.
-    """
-    if len(rewards_G) < 2 or np.ptp(rewards_G) <= ROUNDING * max(
-        1.0, float(np.abs(rewards_G).max())
-    ):
-        return 0.0
-    variance = float(rewards_G.var(ddof=ddof))
-    return variance if signal == "reward_variance" else float(np.sqrt(variance))

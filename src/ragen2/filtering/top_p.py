@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from ragen2.filtering.base import Filter
+from ragen2.spread import ROUNDING
 from ragen2.types import BoolArray, FloatArray
 
 
@@ -19,7 +20,7 @@ class TopP(Filter):
     eps: float = Field(
         0.0,
         ge=0.0,
-        description="subtracted from the wanted mass; the reference uses 0.01, absolute",
+        description="subtracted from the wanted mass below 1; the reference uses 0.01, absolute",
     )
     include_zero: bool = Field(
         False, description="with mass 1, also keep prompts whose rewards are all equal"
@@ -27,16 +28,15 @@ class TopP(Filter):
 
     def keep(self, scores_P: FloatArray) -> BoolArray:
         """A batch without signal keeps nothing; ties keep their order in the batch."""
-        if self.mass == 1.0 and self.include_zero:
-            return np.ones(len(scores_P), dtype=np.bool_)
+        if self.mass == 1.0:
+            return (scores_P > 0.0) | self.include_zero
         order = np.argsort(-scores_P, kind="stable")
         ranked = scores_P[order]
         wanted = self.mass * ranked.sum() - self.eps
         kept_P = np.zeros(len(scores_P), dtype=np.bool_)
-        if ranked.sum() <= 0.0 or wanted <= 0.0:
+        if ranked.sum() <= 0.0 or (self.eps > 0.0 and wanted <= 0.0):
             return kept_P
-        # The last partial sum can miss the total by rounding; never ask for more than it reaches.
-        reached = np.cumsum(ranked)
-        needed = int(np.searchsorted(reached, min(wanted, reached[-1]))) + 1
+        # Sums that differ by rounding are equal: nine of ten equal scores hold nine tenths.
+        needed = int(np.searchsorted(np.cumsum(ranked), wanted * (1.0 - ROUNDING))) + 1
         kept_P[order[:needed]] = True
         return kept_P & (scores_P > 0.0)

@@ -40,11 +40,49 @@ class Chart:
     ceiling: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawn chart: the inside of its ``<svg>``, and its legend as (mark, name) pairs.
+
+    An empty body means that there was nothing to draw.
+    """
+
+    title: str
+    body: str = ""
+    keys: tuple[tuple[str, str], ...] = ()
+
+
 def draw(chart: Chart) -> str:
-    """The chart as one ``<svg>``; a chart without points says so instead."""
+    """The chart as one HTML ``<figure>``; a chart without points says so instead."""
+    return as_html(chart_figure(chart))
+
+
+def draw_plane(entropy: Series, information: Series, bound: float | None) -> str:
+    """The regime plane of one run as one HTML ``<figure>``."""
+    return as_html(plane_figure([(entropy, information)], bound))
+
+
+def as_html(figure: Figure) -> str:
+    """Title, legend and ``<svg>``, coloured by the page's style sheet."""
+    title = escape(figure.title)
+    if not figure.body:
+        caption = f"<figcaption>{title}</figcaption>"
+        return f'<figure class="empty">{caption}<p>not measured in this run</p></figure>'
+    legend = "".join(
+        f'<span class="key"><i class="{mark}"></i>{escape(name)}</span>'
+        for mark, name in figure.keys
+    )
+    return (
+        f'<figure><figcaption>{title}<span class="legend">{legend}</span></figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{figure.body}</svg></figure>'
+    )
+
+
+def chart_figure(chart: Chart) -> Figure:
+    """Lines over steps, with bands where a series has an interval."""
     lines = [series for series in chart.series if series.steps]
     if not lines:
-        return _empty(chart.title)
+        return Figure(chart.title)
     x = _scale([step for line in lines for step in line.steps], LEFT, WIDTH - RIGHT, tight=True)
     values = [v for line in lines for v in (*line.values, *line.low, *line.high)]
     values += [level for _, level in chart.levels]
@@ -57,41 +95,55 @@ def draw(chart: Chart) -> str:
     parts += [_band(line, x, y, index) for index, line in enumerate(lines) if line.low]
     parts += [_level(name, level, y) for name, level in chart.levels]
     parts += [_line(line, x, y, index) for index, line in enumerate(lines)]
-    body = "".join(parts)
-    legend = _legend(lines) if len(lines) > 1 else ""
-    return _frame(chart.title, body, legend)
+    keys = tuple((f"s{i}", line.name) for i, line in enumerate(lines)) if len(lines) > 1 else ()
+    return Figure(chart.title, "".join(parts), keys)
 
 
-def draw_plane(entropy: Series, information: Series, bound: float | None) -> str:
-    """The regime plane: H(Z|X) across, I(X;Z) up, the run's path through it."""
-    pairs = [
-        (across, dict(zip(information.steps, information.values, strict=True))[step])
-        for step, across in zip(entropy.steps, entropy.values, strict=True)
-        if step in information.steps
-    ]
-    if not pairs:
-        return _empty("Regime plane")
-    x = _scale([0.0, *(h for h, _ in pairs)], LEFT, WIDTH - RIGHT)
-    y = _scale([0.0, *([bound] if bound else []), *(i for _, i in pairs)], HEIGHT - BOTTOM, TOP)
-    path = " ".join(f"{x(h):.1f},{y(i):.1f}" for h, i in pairs)
-    first, last = pairs[0], pairs[-1]
+def plane_figure(paths: Sequence[tuple[Series, Series]], bound: float | None) -> Figure:
+    """The regime plane: H(Z|X) across, I(X;Z) up, each run's path from ring to dot.
+
+    A path is the two series of one run; where there are several, the first one's name is its label.
+    """
+    found = [(entropy.name, _pairs(entropy, information)) for entropy, information in paths]
+    drawn = [(name, pairs) for name, pairs in found if pairs]
+    if not drawn:
+        return Figure("Regime plane")
+    points = [pair for _, pairs in drawn for pair in pairs]
+    x = _scale([0.0, *(h for h, _ in points)], LEFT, WIDTH - RIGHT)
+    y = _scale([0.0, *([bound] if bound else []), *(i for _, i in points)], HEIGHT - BOTTOM, TOP)
     body = _axes(x, y, "I(X;Z), nats a token", across="H(Z|X), nats a token", whole=False)
     if bound:
         body += _level("log P", bound, y)
-    body += f'<polyline class="line s0" points="{path}"/>'
-    body += f'<circle class="start" cx="{x(first[0]):.1f}" cy="{y(first[1]):.1f}" r="4"/>'
-    body += f'<circle class="dot s0" cx="{x(last[0]):.1f}" cy="{y(last[1]):.1f}" r="5"/>'
-    keys = (("ring", "start"), ("s0", "end"))
-    legend = "".join(
-        f'<span class="key"><i class="{mark}"></i>{name}</span>' for mark, name in keys
+    body += "".join(_path(pairs, x, y, index) for index, (_, pairs) in enumerate(drawn))
+    names = tuple((f"s{i}", name) for i, (name, _) in enumerate(drawn))
+    return Figure(
+        "Regime plane", body, names if len(names) > 1 else (("ring", "start"), ("s0", "end"))
     )
-    return _frame("Regime plane", body, legend)
+
+
+def _pairs(entropy: Series, information: Series) -> list[tuple[float, float]]:
+    """Points of the steps at which both were measured."""
+    up = dict(zip(information.steps, information.values, strict=True))
+    across = zip(entropy.steps, entropy.values, strict=True)
+    return [(value, up[step]) for step, value in across if step in up]
+
+
+def _path(pairs: Sequence[tuple[float, float]], x: Scale, y: Scale, index: int) -> str:
+    points = " ".join(f"{x(h):.1f},{y(i):.1f}" for h, i in pairs)
+    (first_h, first_i), (last_h, last_i) = pairs[0], pairs[-1]
+    return (
+        f'<polyline class="line s{index}" points="{points}"/>'
+        f'<circle class="start s{index}" cx="{x(first_h):.1f}" cy="{y(first_i):.1f}" r="4"/>'
+        f'<circle class="dot s{index}" cx="{x(last_h):.1f}" cy="{y(last_i):.1f}" r="5"/>'
+    )
 
 
 def _scale(values: Sequence[float], start: float, end: float, *, tight: bool = False) -> Scale:
     low, high = min(values), max(values)
-    if high - low < 1e-12:
-        low, high = low - 0.5, high + 0.5
+    size = max(1.0, abs(low), abs(high))
+    if high - low < 1e-12 * size:
+        half = max(0.5, 1e-3 * size)
+        low, high = low - half, high + half
     margin = 0.0 if tight else 0.05 * (high - low)
     return Scale(low if low == 0 else low - margin, high + margin, start, end)
 
@@ -151,22 +203,3 @@ def _level(name: str, level: float, y: Scale) -> str:
         f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
         f'<text class="tick" x="{WIDTH - RIGHT}" y="{at - 4:.1f}" text-anchor="end">{escape(name)}</text>'
     )
-
-
-def _legend(lines: Sequence[Series]) -> str:
-    return "".join(
-        f'<span class="key"><i class="s{i}"></i>{escape(line.name)}</span>'
-        for i, line in enumerate(lines)
-    )
-
-
-def _frame(title: str, body: str, legend: str) -> str:
-    return (
-        f'<figure><figcaption>{escape(title)}<span class="legend">{legend}</span></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg></figure>'
-    )
-
-
-def _empty(title: str) -> str:
-    caption = f"<figcaption>{escape(title)}</figcaption>"
-    return f'<figure class="empty">{caption}<p>not measured in this run</p></figure>'

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen2.errors import RunError
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 
@@ -46,5 +47,8 @@ class Run:
 def load_run_directory(path: Path) -> Run:
     """Read run.toml and steps.jsonl."""
     run = RunDirectory.open(path)
-    settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    try:
+        settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path / 'run.toml'} is not valid TOML: {error}") from error
     return Run(path, settings, tuple(run.records()))

@@ -73,7 +73,7 @@ class _Play:
     def __post_init__(self) -> None:
         self.episode = self.env.start(self.task.seed, self.task.luck)
         self.system = system_message(self.env, self.rollout.form)
-        self.users = [self._user_message(problem="")]
+        self.users = [self._user_message(self.episode.observation, problem="")]
 
     @property
     def prompt(self) -> Prompt:
@@ -102,7 +102,7 @@ class _Play:
     def take(self, completion: Completion, sampler: Sampler) -> None:
         """Parse the reply, take its actions, record the turn."""
         reply = parse_reply(completion, self.rollout.form)
-        steps, executed = self._act(reply)
+        steps, executed, observation = self._act(reply)
         is_bad = not reply.valid or any(not step.valid for step in steps)
         self.turns.append(
             Turn(
@@ -110,7 +110,7 @@ class _Play:
                 completion=completion,
                 reply=reply,
                 reasoning_span=reasoning_span(completion, self.rollout.form, sampler.tokenizer),
-                observation=self.episode.observation,
+                observation=observation,
                 reward=float(sum(step.reward for step in steps)),
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
@@ -120,9 +120,9 @@ class _Play:
             self.stop = StopReason.MAX_ACTIONS
         if self.stop is None and len(self.turns) >= self.env.max_turns:
             self.stop = StopReason.MAX_TURNS
-        unknown = [action for step, action in zip(steps, executed, strict=False) if not step.valid]
+        unknown = [action for step, action in zip(steps, executed, strict=True) if not step.valid]
         problem = reply.problem or (f"unknown action {unknown[0][:40]!r}" if unknown else "")
-        self.users.append(self._user_message(problem))
+        self.users.append(self._user_message(observation, problem))
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
@@ -130,25 +130,25 @@ class _Play:
             self.prompt, self.task.luck, tuple(self.turns), self.stop, self.solved, self.error
         )
 
-    def _act(self, reply: Reply) -> tuple[list[Step], list[str]]:
+    def _act(self, reply: Reply) -> tuple[list[Step], list[str], str]:
+        """The steps taken, their actions, and what is shown after them; nothing if that raised."""
         steps: list[Step] = []
         executed: list[str] = []
-        for action in reply.actions[: self.env.max_actions - self.actions_taken]:
-            try:
-                step = self.episode.step(action)
-            except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
-                self.error = traceback.format_exc()
-                self.stop = StopReason.ENV_ERROR
-                logger.warning("%s seed %d raised: %s", self.env.kind, self.task.seed, self.error)
-                break
-            steps.append(step)
-            executed.append(action)
-            self.actions_taken += 1
-            if step.done:
-                self.stop, self.solved = StopReason.DONE, step.solved
-                break
-        return steps, executed
+        try:
+            for action in reply.actions[: self.env.max_actions - self.actions_taken]:
+                steps.append(self.episode.step(action))
+                executed.append(action)
+                self.actions_taken += 1
+                if steps[-1].done:
+                    self.stop, self.solved = StopReason.DONE, steps[-1].solved
+                    break
+            observation = self.episode.observation
+        except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
+            self.error, observation = traceback.format_exc(), ""
+            self.stop, self.solved = StopReason.ENV_ERROR, False
+            logger.warning("%s seed %d raised: %s", self.env.kind, self.task.seed, self.error)
+        return steps, executed, observation
 
-    def _user_message(self, problem: str) -> Message:
+    def _user_message(self, observation: str, problem: str) -> Message:
         left = self.env.max_actions - self.actions_taken
-        return turn_message(self.episode.observation, actions_left=left, problem=problem)
+        return turn_message(observation, actions_left=left, problem=problem)

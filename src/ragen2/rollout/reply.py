@@ -10,7 +10,9 @@ from ragen2.policy import ChatTokenizer
 from ragen2.types import Completion, Finish, Reply
 
 ACTION_SEPARATOR = "||"
-_BLOCKS = re.compile(r"<think>(?P<think>.*?)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+_BLOCKS = re.compile(
+    r"<think>(?P<think>(?:(?!</think>).)*)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL
+)
 _ANSWER = re.compile(r"(?P<think>)<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 
 

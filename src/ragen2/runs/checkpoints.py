@@ -46,7 +46,9 @@ def save_checkpoint(run: Path, step: int, write: Callable[[Path], None], *, keep
             f"checkpoint of step {step} could not be saved: {error.strerror or error}; earlier "
             f"checkpoints are intact, make room and continue with --resume {run}"
         ) from error
-    for old in list_checkpoints(run)[:-keep]:
+    # A later step's folder can only be a damaged one that this run fell back from; it does not count.
+    until_now = [old for old in list_checkpoints(run) if checkpoint_step(old) <= step]
+    for old in until_now[:-keep]:
         shutil.rmtree(old)
     return final
 
@@ -78,6 +80,8 @@ def find_damage(folder: Path) -> str:
         found = _hashes(folder)
     except (OSError, ValueError) as error:
         return f"manifest unreadable: {error}"
+    if not isinstance(expected, dict):
+        return "manifest unreadable: it holds no hashes"
     for name, digest in expected.items():
         if name not in found:
             return f"{name} is missing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 
 class StepRecord(BaseModel):
@@ -15,7 +15,7 @@ class StepRecord(BaseModel):
     schema_version: Literal[1] = 1
     step: int
     """Steps count from 1; step 0 holds the evaluation before training."""
-    metrics: dict[str, float]
+    metrics: dict[str, FiniteFloat]
     absent: dict[str, str] = {}
     """Metrics that were due and could not be computed, each with the reason."""
     regime: str | None = None

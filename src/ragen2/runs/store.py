@@ -25,11 +25,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, run_toml: str) -> RunDirectory:
         """A new directory; one that holds anything already is never touched."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                f"run directory {path} exists and is not empty; choose another with --out, "
-                f"or continue it with --resume {path}"
-            )
+        cls.refuse_taken(path)
         try:
             (path / "rollouts").mkdir(parents=True)
             write_atomically(path / "run.toml", run_toml)
@@ -38,6 +34,15 @@ class RunDirectory:
                 f"run directory {path} cannot be written: {error.strerror}; choose another with --out"
             ) from error
         return cls(path)
+
+    @staticmethod
+    def refuse_taken(path: Path) -> None:
+        """Raise when ``path`` cannot become a new run because something is there."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"run directory {path} exists and is not empty; choose another with --out, "
+                f"or continue it with --resume {path}"
+            )
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -65,7 +70,7 @@ class RunDirectory:
         """All whole records; a last line that a crash cut short is left out."""
         if not self.steps_file.exists():
             return []
-        lines = self.steps_file.read_text(encoding="utf-8").splitlines()
+        lines = self.steps_file.read_bytes().removesuffix(b"\n").split(b"\n")
         found = []
         for number, line in enumerate(lines, 1):
             try:
@@ -73,9 +78,8 @@ class RunDirectory:
             except ValidationError as error:
                 if number == len(lines):
                     break
-                raise RunError(
-                    f"{self.steps_file} line {number} is damaged: {line[:80]!r}"
-                ) from error
+                start = line[:80].decode(errors="replace")
+                raise RunError(f"{self.steps_file} line {number} is damaged: {start!r}") from error
         return found
 
     def rewind(self, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from ragen2.types import Group, ScoreMatrix, Selection, Update
 
 SEEDS_PER_RUN = 10_000_000
 """Distance between the first tasks of two run seeds: no two runs share tasks before this many."""
+NO_TOKENS = "no kept prompt has a sampled token"
 NO_SCORES = "fewer than two distinct first-turn prompts had reasoning to score"
 
 
@@ -112,15 +114,18 @@ def _one_step(
     if step % config.evaluation.every == 0 or step == config.steps:
         with clock("evaluate"):
             metrics |= _evaluation_metrics(config, policy)
+    finite, broken = _split_finite(
+        {**metrics, **_filter_metrics(selection), **_update_metrics(update)}
+    )
     record = StepRecord(
         step=step,
-        metrics={**metrics, **_filter_metrics(selection), **_update_metrics(update)},
-        absent=absent,
+        metrics=finite,
+        absent=absent | broken,
         regime=_regime(metrics) or state.regime,
         kept=selection.kept_P.tolist(),
         scores=selection.scores_P.tolist(),
         seeds=[group.prompt.seed for group in groups],
-        note=f"no update: {selection.reason}" if selection.reason else "",
+        note="" if update is not None else f"no update: {selection.reason or NO_TOKENS}",
         seconds=clock.seconds,
     )
     return record, groups, TrainerState(step=step, ema=ema, regime=record.regime)
@@ -164,6 +169,13 @@ def _update(
     return learner.update(samples, config.algorithm, scale=scale)
 
 
+def _split_finite(metrics: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers that can be recorded, and for each that cannot be (NaN, infinite) what it was."""
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    broken = {n: f"not finite: {value}" for n, value in metrics.items() if n not in finite}
+    return finite, broken
+
+
 def _filter_metrics(selection: Selection) -> dict[str, float]:
     return {
         "filter/kept": float(selection.kept_P.sum()),
@@ -188,10 +200,9 @@ def _evaluation_metrics(config: RunConfig, policy: Policy) -> dict[str, float]:
 
 def _evaluation_record(config: RunConfig, policy: Policy, step: int) -> StepRecord:
     started = time.perf_counter()
-    metrics = _evaluation_metrics(config, policy)
-    return StepRecord(
-        step=step, metrics=metrics, seconds={"evaluate": time.perf_counter() - started}
-    )
+    finite, broken = _split_finite(_evaluation_metrics(config, policy))
+    seconds = {"evaluate": time.perf_counter() - started}
+    return StepRecord(step=step, metrics=finite, absent=broken, seconds=seconds)
 
 
 def _publish(record: StepRecord, run: RunDirectory, sinks: Sequence[Sink]) -> None:

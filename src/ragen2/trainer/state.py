@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
@@ -32,5 +32,6 @@ def read_state(folder: Path) -> TrainerState:
     """Read what ``write_state`` wrote."""
     try:
         return TrainerState.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        raise RunError(f"{folder / STATE} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"{folder / STATE} cannot be read: {reason}") from error

@@ -1,0 +1,223 @@
+"""Writes docs/run-file.md from the settings themselves, and the pictures of the docs from real runs.
+
+``python -m ragen2.reference docs`` writes the page; with ``--grounded RUN --ungrounded RUN`` it also
+draws the pictures from those two run directories.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from ragen2.component import Component
+from ragen2.config import FAMILIES, RunConfig, default_run_file
+from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure
+from ragen2.reports.load import Run, load_run_directory
+from ragen2.reports.standalone import standalone
+from ragen2.runs.files import write_atomically
+from ragen2.trainer.warmstart import WarmstartConfig
+
+PAGE = "run-file.md"
+COLLAPSE = "collapse/first_turn/"
+INTRODUCTION = """\
+# Run file
+
+This page is made by `make docs` from the settings in the code; do not edit it.
+
+A run file is a TOML file. Each table below is a table of the file; a setting that is left out has its
+default. An unknown name, a wrong type or a value out of range is an error, and all mistakes of a file are
+reported at once, each on its own line.
+
+- `--set path=value` overrides one setting: `--set filter.mass=0.8`. The value is TOML; what is not TOML
+  is taken as text.
+- `base = "other.toml"` at the top starts from another file in the same folder; this file's settings lie
+  over it. A table whose `kind` changes replaces the old table whole.
+- `kind` chooses a member of a family (`env`, `filter`, `algorithm`, `diagnostics`); the other settings of
+  the table are those of that member. [extending.md](extending.md) says how to add one.
+- `--dry-run` prints the whole resolved file and trains nothing. The same text is saved as `run.toml` in
+  the run directory, and reproduces the run.
+
+The embedded default, which `ragen2 train` uses without a file:
+
+```toml
+{default}```
+"""
+WARMSTART = """\
+## Warm-start recipe
+
+`ragen2 warmstart` takes a recipe instead of a run file. `[env]`, `[model]`, `[rollout]` and `[learner]`
+are the tables above{exceptions}.
+"""
+
+
+def main() -> None:
+    """Write the page, and the pictures when two runs are given."""
+    parser = argparse.ArgumentParser(prog="python -m ragen2.reference", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the docs folder")
+    parser.add_argument("--grounded", type=Path, metavar="RUN", help="a healthy run")
+    parser.add_argument("--ungrounded", type=Path, metavar="RUN", help="a collapsed run")
+    given = parser.parse_args()
+    if (given.grounded is None) != (given.ungrounded is None):
+        parser.error("--grounded and --ungrounded go together")
+    write_atomically(given.folder / PAGE, run_file_page())
+    if given.grounded is not None:
+        (given.folder / "images").mkdir(exist_ok=True)
+        grounded, ungrounded = (
+            load_run_directory(path) for path in (given.grounded, given.ungrounded)
+        )
+        for name, figures in pictures(grounded, ungrounded).items():
+            write_atomically(given.folder / "images" / name, standalone(figures))
+
+
+def run_file_page() -> str:
+    """The whole page as Markdown."""
+    parts = [INTRODUCTION.format(default=default_run_file().read_text(encoding="utf-8"))]
+    parts.append(f"## Top level\n\n{_table(RunConfig)}")
+    for name, field in RunConfig.model_fields.items():
+        family, inner = FAMILIES.get(name), _inner_model(field)
+        if family is not None:
+            parts.extend(_family(name, family, field))
+        elif inner is not None:
+            parts.append(f"## `[{name}]`\n\n{_first_line(inner)}\n\n{_table(inner)}")
+    shared = {name for name in RunConfig.model_fields if name in WarmstartConfig.model_fields}
+    parts.append(WARMSTART.format(exceptions=_exceptions(shared)) + f"\n{_table(WarmstartConfig)}")
+    for name, field in WarmstartConfig.model_fields.items():
+        inner = _inner_model(field)
+        if inner is not None and name not in shared:
+            parts.append(f"### `[{name}]`\n\n{_first_line(inner)}\n\n{_table(inner)}")
+    return "\n".join(parts)
+
+
+def built_in_kinds(family: type[Component]) -> list[type[Component]]:
+    """Members that come with the package; plug-ins describe themselves."""
+    members = [family.find(kind) for kind in family.kinds()]
+    return [member for member in members if member.__module__.startswith("ragen2.")]
+
+
+def pictures(grounded: Run, ungrounded: Run) -> dict[str, list[Figure]]:
+    """The docs' pictures by file name, each comparing the two runs."""
+    runs = {"grounded": grounded, "ungrounded": ungrounded}
+
+    def compare(title: str, metric: str, **more: Any) -> Figure:
+        lines = [run.series(f"{COLLAPSE}{metric}", name) for name, run in runs.items()]
+        return chart_figure(Chart(title, lines, floor=0.0, **more))
+
+    chance = grounded.series(f"{COLLAPSE}retrieval_chance").values[-1]
+    bound = grounded.series(f"{COLLAPSE}mi_bound").values[-1]
+    paths = [
+        (run.series(f"{COLLAPSE}conditional_entropy", name), run.series(f"{COLLAPSE}mi_estimate"))
+        for name, run in runs.items()
+    ]
+    entropy = compare("Entropy H(Z|X)", "conditional_entropy", unit="nats a token")
+    retrieval = compare(
+        "Retrieval accuracy", "retrieval_accuracy", levels=[("chance", chance)], ceiling=1.0
+    )
+    return {"collapse.svg": [entropy, retrieval], "regime-plane.svg": [plane_figure(paths, bound)]}
+
+
+def _family(name: str, family: type[Component], field: FieldInfo) -> Iterator[str]:
+    default = field.get_default(call_default_factory=True)
+    is_list = isinstance(default, tuple)
+    kinds = ", ".join(f'`"{one.kind}"`' for one in (default if is_list else (default,)))
+    header = f"[[{name}]]" if is_list else f"[{name}]"
+    yield f"## `{header}`\n\n{(field.description or '').capitalize()}. Default: {kinds}.\n"
+    for member in built_in_kinds(family):
+        kind = member.model_fields["kind"].default
+        yield f'### `kind = "{kind}"`\n\n{_first_line(member)}\n\n{_table(member)}'
+
+
+def _table(model: type[BaseModel]) -> str:
+    """One row a setting; settings that are tables of their own have their own section."""
+    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        is_table = name in FAMILIES or _inner_model(field) is not None
+        if name != "kind" and not is_table:
+            cells = (f"`{name}`", _type(field), f"`{_default(field)}`", _meaning(field))
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n" if len(rows) > 2 else "No settings.\n"
+
+
+def _meaning(field: FieldInfo) -> str:
+    return (field.description or "").replace("<", "&lt;")
+
+
+def _type(field: FieldInfo) -> str:
+    return ", ".join([_word(field.annotation), *_limits(field)])
+
+
+def _word(annotation: object) -> str:
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in inner)
+    if get_origin(annotation) is tuple:
+        return f"list of {_word(inner[0])}"
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_word(option) for option in inner if option is not type(None))
+    return words[annotation] if isinstance(annotation, type) else str(annotation)
+
+
+def _limits(field: FieldInfo) -> Iterator[str]:
+    for limit in field.metadata:
+        match limit:
+            case Ge():
+                yield f"at least {limit.ge:g}"
+            case Gt():
+                yield f"above {limit.gt:g}"
+            case Le():
+                yield f"at most {limit.le:g}"
+            case Lt():
+                yield f"below {limit.lt:g}"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "must be given"
+    return json.dumps(value)
+
+
+def _inner_model(field: FieldInfo) -> type[BaseModel] | None:
+    """The settings class of a table, also where the table may be left out."""
+    annotation = field.annotation
+    options = (
+        get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    )
+    for option in options:
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def _exceptions(shared: set[str]) -> str:
+    """Where a recipe's default of a shared table differs from a run file's."""
+    found = []
+    for name in sorted(shared):
+        run, recipe = (
+            model.model_fields[name].get_default(call_default_factory=True)
+            for model in (RunConfig, WarmstartConfig)
+        )
+        if isinstance(run, BaseModel) and run != recipe:
+            found += [
+                f"`{name}.{inner}` is `{json.dumps(value)}` unless given"
+                for inner, value in recipe.model_dump(mode="json").items()
+                if value != run.model_dump(mode="json")[inner]
+            ]
+    return f", except that {', '.join(found)}" if found else ""
+
+
+def _first_line(model: type[BaseModel]) -> str:
+    return (model.__doc__ or "").strip().splitlines()[0].replace("``", "`")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""``ragen2 envs``: list what there is, play it with typed words, check it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command_line import Done, settings
+from ragen2.envs import Env, make
+
+Program = Callable[..., Done]
+
+SULKING = '''"""An environment that never ends well."""
+from typing import ClassVar, Literal
+from ragen2.envs import Bandit, Env
+from ragen2.envs.bandit import BanditEpisode
+
+class Sulking(Bandit):
+    """The expert gives up at once."""
+    kind: Literal["Sulking"] = "Sulking"
+    def start(self, seed, luck):
+        episode = super().start(seed, luck)
+        episode.expert = lambda: ()
+        return episode
+'''
+
+
+def plan_of(env: Env, seed: int) -> tuple[str, ...]:
+    """What the expert would type."""
+    return env.start(seed, 0).expert()
+
+
+def test_list_shows_every_environment_with_what_it_is(program: Program) -> None:
+    done = program("envs", "list")
+    assert (done.returncode, done.stderr) == (0, "")
+    for kind in Env.kinds():
+        assert kind in done.stdout
+    assert "Walk from the start to the goal on ice with holes." in done.stdout
+
+
+def test_list_shows_an_environment_of_ones_own(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SULKING)
+    done = program("envs", "list", "--plugin", "mine.py")
+    assert done.returncode == 0
+    assert "The expert gives up at once." in done.stdout
+
+
+def test_the_experts_words_solve_a_lake(program: Program) -> None:
+    plan = plan_of(make("FrozenLake", slip=0), seed=3)
+    given = f"{' || '.join(plan[:2])}\n" + "".join(f"{action}\n" for action in plan[2:])
+    done = program("envs", "play", "FrozenLake", "--seed", "3", *settings("slip=0"), given=given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"solved, total reward 1 in {len(plan)} actions" in done.stdout
+    assert "not solved" not in done.stdout
+
+
+def test_settings_reach_the_game(program: Program) -> None:
+    shown = make("FrozenLake", size=6, observation="grid").start(0, 0).observation
+    done = program("envs", "play", "FrozenLake", *settings("size=6", "observation=grid"))
+    for row in shown.splitlines():
+        assert row in done.stdout
+
+
+def test_a_hint_is_the_experts_plan(program: Program) -> None:
+    env = make("FrozenLake")
+    done = program("envs", "play", "FrozenLake", "--seed", "5", given="hint\nquit\n")
+    assert f"the expert would: {' || '.join(plan_of(env, 5))}" in done.stdout
+
+
+def test_an_unknown_action_is_told_and_costs_nothing(program: Program) -> None:
+    done = program("envs", "play", "FrozenLake", given="Jump\nquit\n")
+    assert "unknown action 'Jump'" in done.stdout
+    assert done.stdout.count("10 left>") == 2
+
+
+def test_help_and_an_empty_line_show_what_can_be_typed(program: Program) -> None:
+    done = program("envs", "play", "FrozenLake", given="help\n\nquit\n")
+    assert done.stdout.count("type an action") == 3
+
+
+@pytest.mark.parametrize("given", ["", "quit\n", "Q\n"])
+def test_an_end_of_input_or_quit_stops(program: Program, given: str) -> None:
+    done = program("envs", "play", "Bandit", given=given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].endswith("stopped")
+
+
+def test_actions_run_out(program: Program) -> None:
+    far = settings("max_actions=1", "slip=0", "size=8", "min_distance=4", "hole_ratio=0")
+    done = program("envs", "play", "FrozenLake", *far, given="Up\n")
+    assert "out of actions, total reward 0" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["FrozenLake", "Bandit"])
+def test_check_passes_for_what_is_built_in(program: Program, kind: str) -> None:
+    done = program("envs", "check", kind, "--seeds", "5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok  the same seed and luck give the same episode" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"{kind} passed on 5 seeds"
+
+
+def test_check_names_the_claim_that_does_not_hold(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SULKING)
+    done = program("envs", "check", "Sulking", "--plugin", "mine.py")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ragen2: Sulking: not true that the expert solves the task: ")

@@ -1,0 +1,97 @@
+"""The program as a user starts it: a subprocess, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ragen2
+
+TIMEOUT = 180
+"""Seconds after which a program counts as hanging."""
+
+Done = subprocess.CompletedProcess[str]
+Process = subprocess.Popen[str]
+
+
+def environment() -> dict[str, str]:
+    """Plain text, no network, one thread (the quickest for models this small)."""
+    return os.environ | {
+        "PYTHONPATH": str(Path(ragen2.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "160",
+        "NO_COLOR": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def settings(*overrides: str) -> list[str]:
+    """``--set`` for each override."""
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def run_python(folder: Path, *args: str | Path, given: str = "") -> Done:
+    """Run ``python ARGS`` in ``folder`` to its end."""
+    return subprocess.run(
+        [sys.executable, *map(str, args)],
+        cwd=folder,
+        env=environment(),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+def run_program(folder: Path, *args: str | Path, given: str = "") -> Done:
+    """Run ``ragen2 ARGS`` in ``folder`` to its end."""
+    return run_python(folder, "-m", "ragen2", *args, given=given)
+
+
+def start_program(folder: Path, *args: str | Path) -> Process:
+    """Start ``ragen2 ARGS`` in ``folder`` and go on."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragen2", *map(str, args)],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: Process) -> None:
+    """Until ``condition`` holds; the program must still run by then."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.01)
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """All of ``steps.jsonl`` that does not depend on the clock."""
+    lines = (run / "steps.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    return [{name: value for name, value in one.items() if name != "seconds"} for one in found]
+
+
+def checkpoints(run: Path) -> list[str]:
+    """Names of everything in the folder of checkpoints."""
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def assert_refused(done: Done, folder: Path, *lines: str, left: Sequence[str] = ()) -> None:
+    """Exit code 2, exactly these lines on standard error, no other word, and no new file."""
+    assert done.stderr.splitlines() == [f"ragen2: {line}" for line in lines]
+    assert done.stdout == ""
+    assert done.returncode == 2
+    assert sorted(path.name for path in folder.iterdir()) == sorted(left)

@@ -1,0 +1,91 @@
+"""Fixtures that several test rooms share; everything here is quick and needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from ragen2.algorithms import Algorithm
+from ragen2.diagnostics import Diagnostic
+from ragen2.envs import Env
+from ragen2.filtering import Filter
+from ragen2.types import (
+    Completion,
+    Finish,
+    Group,
+    Message,
+    Prompt,
+    Reply,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+
+# The same examples on every machine, and no verdict that depends on its speed.
+settings.register_profile("ragen2", deadline=None, derandomize=True, database=None)
+settings.load_profile("ragen2")
+
+
+@pytest.fixture
+def own_kinds() -> Iterator[None]:
+    """Kinds that a test defines are forgotten after it."""
+    families = (Env, Filter, Algorithm, Diagnostic)
+    before = [dict(family.registry) for family in families]
+    yield
+    for family, kinds in zip(families, before, strict=True):
+        family.registry.clear()
+        family.registry.update(kinds)
+
+
+@pytest.fixture(scope="session")
+def turn_of() -> Callable[..., Turn]:
+    """A turn: ``turn_of(reward=1.0, ids=[5, 6])``; what is left out is plain and valid."""
+
+    def make(
+        *,
+        prompt_ids: Sequence[int] = (1, 2),
+        ids: Sequence[int] = (3, 4, 5),
+        reasoning: str = "why",
+        problem: str = "",
+        reasoning_span: tuple[int, int] = (0, 1),
+        reward: float = 0.0,
+        penalty: float = 0.0,
+        executed: Sequence[str] = ("Up",),
+        finish: Finish = Finish.STOP,
+    ) -> Turn:
+        return Turn(
+            prompt_ids_T=np.array(prompt_ids, dtype=np.int64),
+            completion=Completion(
+                np.array(ids, dtype=np.int64), np.full(len(ids), -0.5), "text", finish
+            ),
+            reply=Reply(reasoning, tuple(executed), problem),
+            reasoning_span=reasoning_span,
+            observation="after",
+            reward=reward,
+            penalty=penalty,
+            executed=tuple(executed),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def group_of(turn_of: Callable[..., Turn]) -> Callable[..., Group]:
+    """A group of one-turn trajectories with these returns: ``group_of([0, 1, 1])``."""
+
+    def make(rewards: Sequence[float], *, env: str = "FrozenLake", seed: int = 7) -> Group:
+        prompt = Prompt(env, seed, (Message("system", "rules"), Message("user", f"task {seed}")))
+        return Group(
+            prompt,
+            tuple(
+                Trajectory(
+                    prompt, luck, (turn_of(reward=reward),), StopReason.DONE, solved=reward > 0
+                )
+                for luck, reward in enumerate(rewards)
+            ),
+        )
+
+    return make

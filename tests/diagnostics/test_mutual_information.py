@@ -1,0 +1,367 @@
+"""MI proxies, retrieval and entropies: worked examples, identities and bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ragen2.diagnostics import Ema, measure, next_ema
+from ragen2.diagnostics.mutual_information import (
+    log_mean_exp,
+    recall_credit,
+    trace_statistics,
+)
+from ragen2.types import ScoreMatrix
+
+# Worked example: per-token log-probs of four traces under two prompts.
+TOKEN_NP = np.array([[-0.5, -1.5], [-0.7, -0.9], [-1.2, -0.6], [-1.0, -1.0]])
+LENGTH_N = np.array([10, 20, 10, 40])
+OWNER_N = np.array([0, 0, 1, 1])
+SUM_NP = TOKEN_NP * LENGTH_N[:, None]
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows, columns = draw(st.integers(1, 8)), draw(st.integers(2, 6))
+    logp = draw(hnp.arrays(float, (rows, columns), elements=st.floats(-200.0, 0.0)))
+    length = draw(hnp.arrays(np.int64, rows, elements=st.integers(1, 50)))
+    owner = draw(hnp.arrays(np.int64, rows, elements=st.integers(0, columns - 1)))
+    return logp, length, owner
+
+
+def point(logp_NP, length_N, owner_N, **settings) -> dict[str, float]:
+    return measure(logp_NP, length_N, owner_N, resamples=0, **settings)
+
+
+# --- worked example --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mi_estimate", 0.1826),
+        ("conditional_entropy", 0.7000),
+        ("reasoning_entropy", 0.8826),
+        ("mi_seq_estimate", 0.5147),
+        ("conditional_entropy_seq", 16.25),
+        ("mi_bound", 0.6931),
+        ("retrieval_chance", 0.5),
+        ("num_traces", 4.0),
+        ("num_prompts", 2.0),
+    ],
+)
+def test_the_worked_example_to_its_digits(name, value):
+    assert point(SUM_NP, LENGTH_N, OWNER_N)[name] == pytest.approx(value, abs=5e-5)
+
+
+def test_the_worked_example_trace_by_trace():
+    found = trace_statistics(ScoreMatrix(SUM_NP, LENGTH_N, OWNER_N))
+    assert found["matched"] == pytest.approx([-0.5, -0.7, -0.6, -1.0])
+    assert found["marginal"] == pytest.approx([-0.8799, -0.7950, -0.8557, -1.0], abs=5e-5)
+    assert found["matched_seq"] == pytest.approx([-5.0, -14.0, -6.0, -40.0])
+    assert found["marginal_seq"] == pytest.approx([-5.6931, -14.6750, -6.6907, -40.0], abs=5e-5)
+
+
+def test_z_scores_of_the_worked_example():
+    found = point(SUM_NP, LENGTH_N, OWNER_N)
+    assert found["mi_zscore"] == pytest.approx(2.42, abs=5e-3)
+    assert found["mi_zscore_seq"] == pytest.approx(0.037, abs=5e-4)
+
+
+def test_a_tie_in_the_worked_example_counts_half():
+    found = point(SUM_NP, LENGTH_N, OWNER_N)
+    assert found["retrieval_accuracy"] == 3.5 / 4
+    assert found["retrieval_above_chance"] == 3.5 / 4 - 0.5
+
+
+def test_perfect_separation_gives_all_the_information_there_is():
+    logp = np.where(np.eye(4, dtype=bool), -1.0, -500.0)
+    found = point(logp, np.ones(4, int), np.arange(4))
+    assert found["mi_estimate"] == pytest.approx(math.log(4))
+    assert found["retrieval_accuracy"] == 1.0
+
+
+def test_a_gap_of_one_nat_a_token_saturates_the_sequence_estimate_only():
+    token = np.where(np.eye(4, dtype=bool), -1.0, -2.0)
+    found = point(50 * token, np.full(4, 50), np.arange(4))
+    assert found["mi_estimate"] == pytest.approx(0.643, abs=5e-4)
+    assert found["mi_seq_estimate"] == pytest.approx(1.386, abs=5e-4)
+
+
+# --- identities and bounds -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompts", [2, 3, 8, 16])
+def test_all_tied_scores_give_exactly_chance(prompts):
+    owner = np.array([0, 0, 0, 1])
+    found = point(np.full((4, prompts), -7.3), np.array([3, 5, 7, 9]), owner)
+    assert found["retrieval_accuracy"] == found["retrieval_chance"] == 1 / prompts
+    assert found["retrieval_above_chance"] == 0.0
+    assert found["mi_estimate"] == pytest.approx(0.0, abs=1e-12)
+    for k in (2, 4, 8):
+        assert found[f"retrieval_accuracy@{k}"] == min(1.0, k / prompts)
+
+
+@given(matrices())
+def test_reasoning_entropy_is_conditional_entropy_plus_information(given_matrix):
+    found = point(*given_matrix)
+    for mi, suffix in (("mi_estimate", ""), ("mi_seq_estimate", "_seq")):
+        assert found[f"reasoning_entropy{suffix}"] == pytest.approx(
+            found[f"conditional_entropy{suffix}"] + found[mi], abs=1e-9
+        )
+
+
+@given(matrices())
+def test_information_is_at_most_log_p(given_matrix):
+    found = point(*given_matrix)
+    assert max(found["mi_estimate"], found["mi_seq_estimate"]) <= found["mi_bound"] + 1e-9
+
+
+@given(matrices())
+def test_retrieval_is_a_share_and_grows_with_k(given_matrix):
+    found = point(*given_matrix)
+    ladder = [found[f"retrieval_accuracy{at}"] for at in ("", "@2", "@4", "@8")]
+    assert ladder[0] >= 0.0
+    assert ladder == sorted(ladder)
+    assert ladder[-1] <= 1.0
+
+
+@given(matrices(), st.randoms(use_true_random=False))
+def test_the_order_of_prompts_and_of_traces_does_not_matter(given_matrix, random):
+    logp, length, owner = given_matrix
+    columns = np.array(random.sample(range(logp.shape[1]), logp.shape[1]))
+    rows = np.array(random.sample(range(len(owner)), len(owner)))
+    place = np.argsort(columns)
+    shuffled = point(logp[rows][:, columns], length[rows], place[owner[rows]])
+    assert shuffled == pytest.approx(point(logp, length, owner), abs=1e-6)
+
+
+@given(matrices(), st.floats(-1e4, 1e4))
+def test_a_constant_added_to_every_score_moves_entropies_and_nothing_else(given_matrix, shift):
+    logp, _, owner = given_matrix
+    ones = np.ones(len(owner), int)
+    before, after = point(logp, ones, owner), point(logp + shift, ones, owner)
+    for name in before:
+        moved = -shift if "entropy" in name else 0.0
+        assert after[name] == pytest.approx(before[name] + moved, abs=1e-6, rel=1e-6), name
+
+
+@given(matrices())
+def test_a_duplicate_of_every_trace_changes_nothing(given_matrix):
+    logp, length, owner = given_matrix
+    twice = point(np.tile(logp, (2, 1)), np.tile(length, 2), np.tile(owner, 2))
+    once = point(logp, length, owner)
+    assert twice.pop("num_traces") == 2 * once.pop("num_traces")
+    assert twice == pytest.approx(once, abs=1e-6)
+
+
+@given(matrices())
+def test_z_scores_divide_by_the_spread_of_the_marginal(given_matrix):
+    logp, length, owner = given_matrix
+    found = point(logp, length, owner)
+    marginal = log_mean_exp(logp / length[:, None])
+    expected = found["mi_estimate"] / (marginal.std() + 1e-3)
+    assert found["mi_zscore"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_traces_of_equal_marginal_have_no_spread_however_long_they_are():
+    logp = np.tile([-30_000.0, -30_003.0], (7, 1))
+    found = point(logp, np.full(7, 9000), np.zeros(7, int))
+    assert found["mi_zscore_seq"] == pytest.approx(found["mi_seq_estimate"] / 1e-3, rel=1e-6)
+
+
+def test_every_number_is_a_finite_float():
+    found = measure(SUM_NP, LENGTH_N, OWNER_N, resamples=100)
+    assert all(type(value) is float and math.isfinite(value) for value in found.values())
+
+
+def test_lists_are_taken_as_well_as_arrays():
+    found = measure(SUM_NP.tolist(), LENGTH_N.tolist(), OWNER_N.tolist(), resamples=0)
+    assert found == point(SUM_NP, LENGTH_N, OWNER_N)
+
+
+def test_the_names_people_chart_are_there():
+    found = measure(SUM_NP, LENGTH_N, OWNER_N, resamples=100)
+    estimates = [
+        "mi_estimate",
+        "mi_seq_estimate",
+        "mi_zscore",
+        "mi_zscore_seq",
+        "mi_zscore_ema",
+        "mi_zscore_ema_seq",
+        "conditional_entropy",
+        "conditional_entropy_seq",
+        "reasoning_entropy",
+        "reasoning_entropy_seq",
+        "retrieval_accuracy",
+        "retrieval_accuracy@2",
+        "retrieval_accuracy@4",
+        "retrieval_accuracy@8",
+    ]
+    others = ["retrieval_chance", "retrieval_above_chance", "mi_p_value", "retrieval_p_value"]
+    others += ["mi_bound", "num_traces", "num_prompts"]
+    bounds = [f"{name}_{end}" for name in estimates for end in ("low", "high")]
+    assert sorted(found) == sorted(estimates + bounds + others)
+
+
+def test_a_wrong_matrix_is_refused():
+    with pytest.raises(ValueError, match="NaN or infinite scores"):
+        measure(np.full((2, 2), np.nan), [1, 1], [0, 1])
+
+
+# --- the pieces ------------------------------------------------------------------------------------
+
+
+@given(hnp.arrays(float, (3, 4), elements=st.floats(-50.0, 50.0)))
+def test_log_mean_exp_is_what_it_says(values):
+    assert log_mean_exp(values) == pytest.approx(np.log(np.exp(values).mean(1)), abs=1e-9)
+
+
+def test_log_mean_exp_neither_overflows_nor_vanishes():
+    values = np.array([[1e5, 1e5], [-1e5, -1e5 - 1e4]])
+    assert log_mean_exp(values) == pytest.approx([1e5, -1e5 - math.log(2)])
+
+
+@pytest.mark.parametrize(
+    ("scores", "k", "credit"),
+    [
+        ([3.0, 2.0, 1.0], 1, 1.0),
+        ([1.0, 2.0, 3.0], 1, 0.0),
+        ([1.0, 2.0, 3.0], 2, 0.0),
+        ([1.0, 2.0, 3.0], 3, 1.0),
+        ([2.0, 2.0, 1.0], 1, 0.5),
+        ([2.0, 2.0, 2.0], 2, 2 / 3),
+        ([2.0, 2.0, 3.0], 2, 0.5),
+        ([2.0, 2.0, 3.0], 8, 1.0),
+        ([1.0, 1.0 + 1e-12, 0.0], 1, 0.5),
+    ],
+)
+def test_credit_is_the_chance_to_be_among_the_k_best(scores, k, credit):
+    assert recall_credit(np.array([scores]), np.array([0]), k) == pytest.approx([credit])
+
+
+# --- the moving average ----------------------------------------------------------------------------
+
+
+def matrix_with_spread(std: float) -> ScoreMatrix:
+    """Two traces of one token whose marginals lie at -1 plus and minus ``std``."""
+    logp = np.array([[-1 + std, -1 + std], [-1 - std, -1 - std]])
+    return ScoreMatrix(logp, np.ones(2, int), np.array([0, 1]))
+
+
+def test_the_average_of_the_worked_example():
+    ema, seen = None, []
+    for std in (0.0745, 0.2, 0.1):
+        ema = next_ema(ema, matrix_with_spread(std))
+        seen.append(ema.std)
+    assert seen == pytest.approx([0.0745, 0.0870, 0.0883], abs=1e-4)
+
+
+def test_the_average_keeps_tokens_and_sequences_apart():
+    matrix = ScoreMatrix(SUM_NP, LENGTH_N, OWNER_N)
+    ema = next_ema(None, matrix)
+    assert ema.std == pytest.approx(0.0745, abs=5e-5)
+    assert ema.std_seq == pytest.approx(13.86, abs=5e-3)
+
+
+def test_the_ema_z_score_divides_by_the_average_given():
+    found = point(SUM_NP, LENGTH_N, OWNER_N, ema=Ema(std=0.2, std_seq=2.0))
+    assert found["mi_zscore_ema"] == pytest.approx(found["mi_estimate"] / 0.201)
+    assert found["mi_zscore_ema_seq"] == pytest.approx(found["mi_seq_estimate"] / 2.001)
+
+
+def test_without_an_average_the_ema_z_score_is_the_z_score():
+    found = point(SUM_NP, LENGTH_N, OWNER_N)
+    assert found["mi_zscore_ema"] == pytest.approx(found["mi_zscore"])
+    assert found["mi_zscore_ema_seq"] == pytest.approx(found["mi_zscore_seq"])
+
+
+# --- intervals and p-values ------------------------------------------------------------------------
+
+
+def random_batch(rng: np.random.Generator, gap: float, *, prompts: int = 4, each: int = 8):
+    owner = np.repeat(np.arange(prompts), each)
+    logp = rng.normal(-20.0, 2.0, (len(owner), prompts))
+    logp[np.arange(len(owner)), owner] += gap
+    return logp, np.full(len(owner), 10), owner
+
+
+def test_without_resamples_there_are_no_intervals_and_no_p_values():
+    assert not [
+        name for name in point(SUM_NP, LENGTH_N, OWNER_N) if "_low" in name or "_p_" in name
+    ]
+
+
+def test_the_same_seed_gives_the_same_intervals_and_another_seed_others():
+    batch = random_batch(np.random.default_rng(0), 1.0)
+    first = measure(*batch, resamples=100, seed=1)
+    assert first == measure(*batch, resamples=100, seed=1)
+    assert first != measure(*batch, resamples=100, seed=2)
+
+
+def test_one_trace_a_prompt_leaves_the_batch_interval_without_width():
+    logp = np.random.default_rng(0).normal(-5, 1, (4, 4))
+    found = measure(logp, np.ones(4, int), np.arange(4), resamples=100)
+    for name in ("mi_estimate", "conditional_entropy", "retrieval_accuracy"):
+        assert found[f"{name}_low"] == pytest.approx(found[name])
+        assert found[f"{name}_high"] == pytest.approx(found[name])
+
+
+def test_prompts_that_differ_widen_the_population_interval_only():
+    owner = np.repeat(np.arange(4), 8)
+    logp = np.full((32, 4), -10.0)
+    logp[owner < 2, owner[owner < 2]] = -1.0
+    batch = measure(logp, np.ones(32, int), owner, resamples=400)
+    population = measure(logp, np.ones(32, int), owner, resamples=400, interval="population")
+    assert batch["retrieval_accuracy_low"] == batch["retrieval_accuracy_high"]
+    assert population["retrieval_accuracy_low"] < batch["retrieval_accuracy"]
+    assert population["retrieval_accuracy_high"] > batch["retrieval_accuracy"]
+
+
+def test_intervals_hold_the_estimate_of_a_noisy_batch():
+    found = measure(*random_batch(np.random.default_rng(3), 1.0), resamples=400)
+    for name in ("mi_estimate", "mi_seq_estimate", "conditional_entropy", "retrieval_accuracy"):
+        assert found[f"{name}_low"] < found[name] < found[f"{name}_high"]
+
+
+def test_traces_that_follow_their_prompt_have_the_least_p_value():
+    found = measure(*random_batch(np.random.default_rng(0), 30.0), resamples=199)
+    assert found["mi_p_value"] == found["retrieval_p_value"] == 1 / 200
+
+
+def test_all_tied_scores_have_p_value_one():
+    found = measure(np.full((8, 4), -3.0), np.ones(8, int), np.arange(8) % 4, resamples=100)
+    assert found["mi_p_value"] == found["retrieval_p_value"] == 1.0
+
+
+def test_a_prompt_that_likes_every_trace_is_not_taken_for_dependence():
+    logp, length, owner = random_batch(np.random.default_rng(0), 0.0)
+    logp[:, 0] += 50.0
+    found = measure(logp, length, owner, resamples=199)
+    assert found["retrieval_accuracy"] == found["retrieval_chance"]
+    assert found["retrieval_p_value"] == 1.0
+
+
+def test_a_retrieval_p_value_shares_the_credit_of_tied_prompts():
+    owner = np.array([0, 0, 1, 1, 2])
+    logp = np.array([[0, 1, 1], [0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1.0]]) - 5.0
+    observed = recall_credit(logp, owner, 1).mean()
+    null = [recall_credit(logp, np.array(o), 1).mean() for o in itertools.permutations(owner)]
+    exact = np.mean(np.array(null) >= observed - 1e-12)
+    found = measure(logp, np.ones(5, int), owner, resamples=2000)
+    assert found["retrieval_p_value"] == pytest.approx(exact, abs=0.04)
+
+
+def test_p_values_of_independent_traces_are_below_alpha_no_more_often_than_alpha():
+    rng = np.random.default_rng(5)
+    batches = [random_batch(rng, 0.0, each=4) for _ in range(300)]
+    found = [measure(*batch, resamples=99, seed=i) for i, batch in enumerate(batches)]
+    for name in ("mi_p_value", "retrieval_p_value"):
+        share = np.mean([metrics[name] <= 0.05 for metrics in found])
+        assert share <= 0.09, name

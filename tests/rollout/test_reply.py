@@ -1,0 +1,158 @@
+"""What a completion says: its reasoning, its actions, and what is wrong with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen2.backends.scripted import END, ByteTokenizer
+from ragen2.rollout.reply import ReplyFormat, parse_reply, reasoning_span, render_reply
+from ragen2.types import Completion, Finish
+
+FORM = ReplyFormat(thinking=True, max_actions=2)
+PLAIN = ReplyFormat(thinking=False, max_actions=2)
+TOKENIZER = ByteTokenizer()
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>|"), max_size=20)
+actions = st.lists(st.sampled_from(["Up", "Down", "go to (1,2)", "β"]), min_size=1, max_size=2)
+
+
+def written(text: str, finish: Finish = Finish.STOP) -> Completion:
+    ids = TOKENIZER.encode(text) + ([END] if finish is Finish.EOS else [])
+    return Completion(np.array(ids, dtype=np.int64), np.full(len(ids), -1.0), text, finish)
+
+
+def test_a_well_formed_reply_gives_reasoning_and_actions():
+    reply = parse_reply(
+        written(" the goal is below </think> <answer> Down || Right </answer>"), FORM
+    )
+    assert reply.reasoning == "the goal is below"
+    assert reply.actions == ("Down", "Right")
+    assert reply.valid
+
+
+def test_reasoning_may_be_empty():
+    reply = parse_reply(written("</think><answer>Up</answer>"), FORM)
+    assert (reply.reasoning, reply.actions, reply.valid) == ("", ("Up",), True)
+
+
+def test_reasoning_may_have_several_lines():
+    reply = parse_reply(written("first\nsecond</think>\n<answer>Up</answer>"), FORM)
+    assert (reply.reasoning, reply.valid) == ("first\nsecond", True)
+
+
+def test_empty_pieces_between_separators_are_not_actions():
+    reply = parse_reply(written("x</think><answer>|| Up || </answer>"), FORM)
+    assert (reply.actions, reply.valid) == (("Up",), True)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "reasoning", "problem"),
+    [
+        ("thinking on and", Finish.LENGTH, "thinking on and", "cut at the token limit"),
+        ("x</think><answer>U", Finish.LENGTH, "x", "cut at the token limit"),
+        ("never closed", Finish.EOS, "never closed", "no </think>"),
+        ("a <answer>Up</answer>", Finish.STOP, "a <answer>Up</answer>", "no </think>"),
+        ("a</think> Up", Finish.EOS, "a", "no <answer>"),
+        ("a</think><answer>Up", Finish.EOS, "a", "no </answer>"),
+        ("a</think> so <answer>Up</answer>", Finish.STOP, "a", "text outside the tags"),
+        ("a</think> b</think><answer>Up</answer>", Finish.STOP, "a", "text outside the tags"),
+    ],
+)
+def test_a_malformed_reply_keeps_its_reasoning_takes_no_action_and_says_why(
+    text, finish, reasoning, problem
+):
+    reply = parse_reply(written(text, finish), FORM)
+    assert (reply.reasoning, reply.actions, reply.problem) == (reasoning, (), problem)
+    assert not reply.valid
+
+
+def test_an_answer_without_action_is_not_valid():
+    reply = parse_reply(written("a</think><answer> || </answer>"), FORM)
+    assert (reply.actions, reply.problem) == ((), "no action in the answer")
+
+
+def test_too_many_actions_are_cut_and_said():
+    reply = parse_reply(written("a</think><answer>Up||Down||Left</answer>"), FORM)
+    assert reply.actions == ("Up", "Down")
+    assert reply.problem == "3 actions, only 2 are taken"
+    assert not reply.valid
+
+
+def test_without_thinking_only_the_answer_is_read():
+    reply = parse_reply(written("Up</answer>"), PLAIN)
+    assert (reply.reasoning, reply.actions, reply.valid) == ("", ("Up",), True)
+
+
+def test_without_thinking_a_missing_end_is_said():
+    reply = parse_reply(written("Up", Finish.EOS), PLAIN)
+    assert (reply.reasoning, reply.actions, reply.problem) == ("", (), "no </answer>")
+
+
+@given(words, actions)
+def test_what_is_rendered_is_read_back(reasoning, chosen):
+    reply = parse_reply(written(render_reply(reasoning, chosen, FORM)), FORM)
+    assert (reply.reasoning, reply.actions, reply.problem) == (reasoning.strip(), tuple(chosen), "")
+
+
+@given(actions)
+def test_what_is_rendered_without_thinking_is_read_back(chosen):
+    reply = parse_reply(written(render_reply("ignored", chosen, PLAIN)), PLAIN)
+    assert (reply.actions, reply.problem) == (tuple(chosen), "")
+
+
+@given(st.text(st.sampled_from("ab <>/thinkanswer|"), max_size=60), st.sampled_from(Finish))
+def test_any_text_is_either_valid_with_an_action_or_has_a_problem(text, finish):
+    reply = parse_reply(written(text, finish), FORM)
+    assert reply.valid == (reply.problem == "")
+    assert not reply.valid or 1 <= len(reply.actions) <= FORM.max_actions
+
+
+@given(words, actions)
+def test_the_reasoning_span_is_exactly_the_tokens_before_the_closing_tag(reasoning, chosen):
+    completion = written(render_reply(reasoning, chosen, FORM))
+    start, end = reasoning_span(completion, FORM, TOKENIZER)
+    assert start == 0
+    assert completion.ids_T[:end].tolist() == TOKENIZER.encode(reasoning)
+
+
+def test_a_token_that_straddles_the_tag_belongs_to_the_tag():
+    class Pairs(ByteTokenizer):
+        """Two bytes a token."""
+
+        def decode(self, ids_T):
+            return "".join(chr(i // 1000) + chr(i % 1000) for i in ids_T)
+
+    text = "abc</think><answer>U</answer>"
+    ids = [ord(a) * 1000 + ord(b) for a, b in zip(text[::2], text[1::2], strict=False)]
+    completion = Completion(np.array(ids), np.zeros(len(ids)), text, Finish.STOP)
+    assert reasoning_span(completion, FORM, Pairs()) == (0, 1)
+
+
+def test_an_unclosed_reasoning_spans_all_but_the_end_token():
+    assert reasoning_span(written("abc", Finish.EOS), FORM, TOKENIZER) == (0, 3)
+    assert reasoning_span(written("abc", Finish.LENGTH), FORM, TOKENIZER) == (0, 3)
+
+
+def test_without_thinking_the_reasoning_span_is_empty():
+    assert reasoning_span(written("Up</answer>"), PLAIN, TOKENIZER) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "description"),
+    [
+        (FORM, "Reply <think>why</think><answer>up to 2 actions joined by ||</answer>."),
+        (ReplyFormat(max_actions=1), "Reply <think>why</think><answer>action</answer>."),
+        (PLAIN, "Reply <answer>up to 2 actions joined by ||</answer>."),
+    ],
+)
+def test_the_description_states_the_rule(form, description):
+    assert form.description == description
+
+
+@pytest.mark.parametrize("form", [FORM, PLAIN])
+def test_the_prefill_opens_what_the_reply_closes(form):
+    text = form.prefill + render_reply("why", ["Up"], form)
+    assert text in {"<think>why</think><answer>Up</answer>", "<answer>Up</answer>"}

@@ -1,0 +1,125 @@
+"""Held-out evaluation: which tasks, which numbers, which interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen2.backends.scripted import ScriptedPolicy
+from ragen2.config import RunConfig
+from ragen2.envs import Bandit
+from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.rollout import Rollout
+from ragen2.trainer.assess import assess
+from ragen2.trainer.evaluate import evaluate, evaluation_metrics, wilson_interval
+
+ENV = Bandit(risky_chance=1.0)
+ROLLOUT = Rollout(actions_per_turn=1)
+
+
+def first_arm(prompt: str, rng: np.random.Generator) -> str:
+    """Says which arms it is shown, and takes the first."""
+    arms = prompt.split("Arms: ")[1].split("\n", maxsplit=1)[0]
+    return f"{arms}</think><answer>{arms.split(',')[0]}</answer>"
+
+
+def test_it_plays_each_held_out_task_once():
+    _, groups = evaluate(ENV, ScriptedPolicy(first_arm), ROLLOUT, tasks=20)
+    assert [group.prompt.seed for group in groups] == list(range(20))
+    assert all(len(group.trajectories) == 1 for group in groups)
+
+
+def test_the_numbers_are_those_of_the_groups():
+    metrics, groups = evaluate(ENV, ScriptedPolicy(first_arm), ROLLOUT, tasks=40)
+    solved = [group.trajectories[0].solved for group in groups]
+    assert metrics["eval/success"] == pytest.approx(np.mean(solved))
+    assert metrics["eval/reward"] == pytest.approx(np.mean([g.rewards_G[0] for g in groups]))
+    assert (metrics["eval/turns"], metrics["eval/format_validity"]) == (1.0, 1.0)
+    low, high = metrics["eval/success_low"], metrics["eval/success_high"]
+    assert (low, high) == wilson_interval(metrics["eval/success"], 40)
+
+
+def test_the_same_seed_evaluates_alike():
+    policy = ScriptedPolicy(lambda p, rng: first_arm(p, rng) if rng.random() < 0.5 else "x")
+    first, again, other = (
+        evaluate(ENV, policy, ROLLOUT, tasks=30, seed=seed)[0] for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_format_validity_is_left_out_when_nothing_was_written():
+    policy = ScriptedPolicy(first_arm)
+    policy.max_context = 1
+    metrics, _ = evaluate(ENV, policy, ROLLOUT, tasks=2)
+    assert "eval/format_validity" not in metrics
+    assert metrics["eval/turns"] == 0.0
+
+
+def test_more_tasks_than_are_held_out_are_refused():
+    with pytest.raises(ValueError, match=f"there are {HELD_OUT_SEEDS} held-out tasks"):
+        evaluate(ENV, ScriptedPolicy(first_arm), ROLLOUT, tasks=HELD_OUT_SEEDS + 1)
+
+
+def test_success_counts_every_member_of_a_group(group_of):
+    metrics = evaluation_metrics([group_of([0.0, 1.0, 1.0, 1.0]), group_of([0.0] * 4)])
+    assert metrics["eval/success"] == 3 / 8
+
+
+# --- the interval ----------------------------------------------------------------------------------
+
+
+def test_the_interval_is_wilsons():
+    low, high = wilson_interval(0.5, 100)
+    assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
+def test_no_success_in_a_hundred_is_not_certainty():
+    assert wilson_interval(0.0, 100) == pytest.approx((0.0, 0.0370), abs=1e-4)
+    assert wilson_interval(1.0, 100) == pytest.approx((0.9630, 1.0), abs=1e-4)
+
+
+@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_the_interval_holds_the_rate_and_stays_a_share(counts):
+    solved, count = counts
+    rate = solved / count
+    low, high = wilson_interval(rate, count)
+    assert 0.0 <= low <= rate + 1e-12
+    assert rate - 1e-12 <= high <= 1.0
+
+
+# --- assess ----------------------------------------------------------------------------------------
+
+
+def config(**rollout) -> RunConfig:
+    return RunConfig(
+        env=ENV,
+        rollout=Rollout(prompts=8, group_size=8, actions_per_turn=1, **rollout),
+        evaluation={"tasks": 20},
+    )
+
+
+def test_a_policy_that_names_what_it_sees_is_grounded():
+    def likelihood(prompt: str, text: str) -> float:
+        return -0.5 if text in prompt else -3.0
+
+    verdict = assess(config(), ScriptedPolicy(first_arm, likelihood))
+    assert verdict.regime == "diverse_grounded"
+    assert verdict.metrics["collapse/first_turn/retrieval_above_chance"] > 0
+    assert all(math.isfinite(value) for value in verdict.metrics.values())
+
+
+def test_a_policy_that_writes_the_same_for_all_is_a_template():
+    verdict = assess(config(), ScriptedPolicy(lambda p, rng: "who knows</think><answer>x</answer>"))
+    assert verdict.regime == "template_collapse"
+    assert verdict.metrics["collapse/first_turn/retrieval_above_chance"] == 0.0
+
+
+def test_without_reasoning_there_is_success_but_no_verdict():
+    verdict = assess(config(thinking=False), ScriptedPolicy(lambda p, rng: "x</answer>"))
+    assert verdict.regime is None
+    assert "eval/success" in verdict.metrics
+    assert not [name for name in verdict.metrics if name.startswith("collapse")]

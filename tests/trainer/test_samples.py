@@ -1,0 +1,187 @@
+"""Samples: loss exactly on sampled tokens, each once, with its trajectory's advantage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen2.algorithms import GRPO
+from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
+from ragen2.envs import FrozenLake
+from ragen2.rollout import Rollout, Task, play
+from ragen2.trainer.expert import Dialogue, Script, script_episode
+from ragen2.trainer.samples import make_samples, stretches
+from ragen2.trainer.warmstart import dialogue_sample
+from ragen2.types import Completion, Group, Message, Prompt, Sample, StopReason, Trajectory
+
+HISTORIES = [
+    {"history": "full"},
+    {"history": "current"},
+    {"history": "window", "window": 1},
+    {"history": "window", "window": 2},
+    {"history": "window", "window": 3},
+]
+
+
+class NoisyPolicy(ScriptedPolicy):
+    """Log-probs that are all different, so that one in the wrong place shows."""
+
+    def sample(self, requests, params):
+        completions = super().sample(requests, params)
+        return [
+            Completion(
+                c.ids_T,
+                -np.random.default_rng([len(r.prompt_ids_T), r.key[-1]]).random(len(c.ids_T)),
+                c.text,
+                c.finish,
+            )
+            for r, c in zip(requests, completions, strict=True)
+        ]
+
+
+def chatter(prompt: str, rng: np.random.Generator) -> str:
+    """Replies of all kinds: valid, cut, without tags, with unknown actions."""
+    words = "".join(rng.choice(list("ab √<|"), size=int(rng.integers(0, 12))))
+    move = rng.choice(["Up", "Down", "Left", "Right", "Fly"])
+    return str(
+        rng.choice(
+            [f"{words}</think><answer>{move}</answer>", words, words * 20, f"{words}</think>"]
+        )
+    )
+
+
+def played(history: dict, seed: int = 0, *, members: int = 4) -> Group:
+    env = FrozenLake(slip=0.0)
+    tasks = [[Task(seed, luck) for luck in range(members)]]
+    rollout = Rollout(max_tokens=48, **history)
+    return play(env, NoisyPolicy(chatter), tasks, rollout, key=("samples",))[0]
+
+
+def written_ids(trajectory: Trajectory) -> list[int]:
+    return [int(i) for turn in trajectory.turns for i in turn.completion.ids_T]
+
+
+def samples_of(trajectory: Trajectory) -> list[Sample]:
+    return make_samples([Group(trajectory.prompt, (trajectory,))], GRPO(), 1.0)
+
+
+# --- played episodes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@given(seed=st.integers(0, 10**6))
+def test_every_sampled_token_carries_loss_once_and_nothing_else_does(history, seed):
+    for trajectory in played(history, seed, members=1).trajectories:
+        samples = samples_of(trajectory)
+        trained = [int(i) for sample in samples for i in sample.ids_T[sample.loss_mask_T]]
+        assert trained == written_ids(trajectory)
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@given(seed=st.integers(0, 10**6))
+def test_what_comes_before_a_loss_token_is_what_the_model_saw(history, seed):
+    for trajectory in played(history, seed, members=1).trajectories:
+        samples = iter(samples_of(trajectory))
+        for stretch in stretches(trajectory):
+            sample = next(samples)
+            for turn in stretch:
+                start = len(turn.prompt_ids_T)
+                end = start + len(turn.completion.ids_T)
+                assert sample.ids_T[:start].tolist() == turn.prompt_ids_T.tolist()
+                assert sample.ids_T[start:end].tolist() == turn.completion.ids_T.tolist()
+                assert sample.loss_mask_T[start:end].all()
+                assert (
+                    sample.old_logprobs_T[start:end].tolist() == turn.completion.logprobs_T.tolist()
+                )
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_outside_the_loss_mask_log_probs_and_advantages_are_zero(history):
+    for sample in make_samples([played(history)], GRPO(), 1.0):
+        assert not sample.old_logprobs_T[~sample.loss_mask_T].any()
+        assert not sample.advantages_T[~sample.loss_mask_T].any()
+
+
+def test_full_history_is_one_sample_a_trajectory():
+    group = played({"history": "full"})
+    assert len(make_samples([group], GRPO(), 1.0)) == len(group.trajectories)
+
+
+def test_current_history_is_one_sample_a_turn():
+    group = played({"history": "current"})
+    turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
+    assert len(make_samples([group], GRPO(), 1.0)) == turns
+
+
+def test_a_window_is_one_sample_for_each_stretch_it_does_not_cut():
+    trajectory = next(
+        t for t in played({"history": "window", "window": 3}).trajectories if len(t.turns) == 5
+    )
+    assert [len(stretch) for stretch in stretches(trajectory)] == [3, 1, 1]
+
+
+def test_advantages_are_those_of_the_trajectory():
+    groups = [played({"history": "current"}, seed) for seed in range(4)]
+    algorithm = GRPO()
+    samples = iter(make_samples(groups, algorithm, 1.0))
+    for group in groups:
+        for trajectory, advantage in zip(
+            group.trajectories, algorithm.advantages(group), strict=True
+        ):
+            for _ in trajectory.turns:
+                sample = next(samples)
+                assert set(sample.advantages_T[sample.loss_mask_T]) == {advantage}
+    assert next(samples, None) is None
+
+
+def test_the_temperature_is_carried():
+    assert {s.temperature for s in make_samples([played({})], GRPO(), 0.7)} == {0.7}
+
+
+def test_a_trajectory_without_turns_gives_no_sample():
+    prompt = Prompt("E", 0, ())
+    silent = Trajectory(prompt, 0, (), StopReason.CONTEXT_FULL, solved=False)
+    assert make_samples([Group(prompt, (silent,))], GRPO(), 1.0) == []
+
+
+def test_no_groups_give_no_samples():
+    assert make_samples([], GRPO(), 1.0) == []
+
+
+# --- scripted dialogues ----------------------------------------------------------------------------
+
+
+class EndingTokenizer(ByteTokenizer):
+    """Says which token ends a message, as templates do."""
+
+    eos_ids = frozenset({END})
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=5), st.sampled_from(["", "<think>"]))
+def test_a_dialogue_trains_on_its_replies_and_the_end_of_each(pairs, prefill):
+    dialogue = Dialogue(
+        Message("system", "rules"),
+        tuple(Message("user", user) for user, _ in pairs),
+        tuple(reply for _, reply in pairs),
+    )
+    tokenizer = EndingTokenizer()
+    sample = dialogue_sample(dialogue, tokenizer, prefill)
+    expected = [i for _, reply in pairs for i in (*tokenizer.encode(reply), END)]
+    assert sample.ids_T[sample.loss_mask_T].tolist() == expected
+
+
+def test_a_dialogue_reads_as_the_same_play_would():
+    env, form = FrozenLake(slip=0.0), Rollout().form
+    dialogue = script_episode(env, Script(quality=1.0, groundedness=1.0), form, seed=0, index=1)
+    sample = dialogue_sample(dialogue, EndingTokenizer(), form.prefill)
+    text = "".join(
+        f"{user.role}: {user.content}assistant: {form.prefill}{reply}"
+        for user, reply in zip(dialogue.users, dialogue.replies, strict=True)
+    )
+    system = f"system: {dialogue.system.content}"
+    assert EndingTokenizer().decode(sample.ids_T.tolist()) == system + text

@@ -1,0 +1,42 @@
+"""Trainer state: exact on disk, and clear when it cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen2.diagnostics import Ema
+from ragen2.errors import RunError
+from ragen2.runs.checkpoints import STATE
+from ragen2.trainer.state import TrainerState, read_state, write_state
+
+numbers = st.floats(0, 1e12)
+
+
+@given(st.integers(0, 10**9), numbers, numbers)
+def test_every_bit_of_the_state_survives(tmp_path_factory, step, std, std_seq):
+    folder = tmp_path_factory.mktemp("state")
+    state = TrainerState(step=step, ema=Ema(std, std_seq), regime="template_collapse")
+    write_state(folder, state)
+    assert read_state(folder) == state
+
+
+def test_a_state_without_average_survives(tmp_path):
+    write_state(tmp_path, TrainerState(step=3))
+    assert read_state(tmp_path) == TrainerState(step=3)
+
+
+@pytest.mark.parametrize(
+    "found", [b"", b"{", b'{"step": "x"}', b'{"step": 1, "more": 2}', b"[]", b"\xff\xfe"]
+)
+def test_a_state_that_cannot_be_read_is_named_in_one_line(tmp_path, found):
+    (tmp_path / STATE).write_bytes(found)
+    with pytest.raises(RunError, match=r"trainer_state\.json cannot be read: \S+") as caught:
+        read_state(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_state_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RunError, match=r"trainer_state\.json cannot be read: .*No such file"):
+        read_state(tmp_path)
