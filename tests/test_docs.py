@@ -177,7 +177,7 @@ def short_run(tmp_path_factory) -> Path:
     """A real run of the embedded default, made short; KL is on so that its metric appears."""
     folder = tmp_path_factory.mktemp("docs")
     settings = {
-        "steps": 2,
+        "steps": 1,
         "rollout.group_size": 8,
         "evaluation.tasks": 8,
         "algorithm.kl_coefficient": 0.01,

@@ -39,7 +39,7 @@ def test_a_saved_rollout_holds_what_an_audit_needs(short_run: tuple[Path, Done])
     assert len(lines) == 4
     for line in lines:
         one = json.loads(line)
-        assert {"env", "seed", "luck", "step", "messages", "turns", "reward", "solved", "stop"} <= set(one)  # fmt: skip
+        assert {"env", "seed", "luck", "step", "messages", "reward", "solved", "stop"} <= set(one)
         for turn in one["turns"]:
             assert len(turn["ids"]) == len(turn["logprobs"]) > 0
             assert {"reasoning", "actions", "valid", "observation", "reward"} <= set(turn)

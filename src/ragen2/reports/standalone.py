@@ -41,7 +41,7 @@ def _card(figure: Figure) -> str:
         legend += (
             f'<text class="tick" x="{right:.0f}" y="-10" text-anchor="end">{escape(name)}</text>'
         )
-        right -= 6.2 * len(name) + 8
+        right -= 7 * len(name) + 6
         style = "start" if mark == "ring" else f"dot {mark}"
         legend += f'<circle class="{style}" cx="{right:.0f}" cy="-14" r="4"/>'
         right -= 14
