@@ -34,7 +34,9 @@ except OSError:
 """,
     "start a program": attempt("import subprocess\nsubprocess.run(['/bin/true'], check=True)"),
     "shell": attempt("import os\nassert os.system('true') == 0"),
-    "replace itself": attempt("import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo GOT shell'])"),
+    "replace itself": attempt(
+        "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo GOT shell'])"
+    ),
     "daemon that outlives us": """
 import os, time
 try:
@@ -101,7 +103,9 @@ while True:
     "memory through mmap": attempt("import mmap\nmmap.mmap(-1, 8 << 30)", "memory"),
     "endless output": "while True:\n    print('GOT' if False else 'x' * 4096)",
     "endless errors": "import sys\nwhile True:\n    sys.stderr.write('x' * 4096)",
-    "huge file": attempt("f = open('f', 'wb')\nfor _ in range(64): f.write(b'x' * (1 << 20))\nf.flush()"),
+    "huge file": attempt(
+        "f = open('f', 'wb')\nfor _ in range(64): f.write(b'x' * (1 << 20))\nf.flush()"
+    ),
     "many files": """
 i = 0
 while i < 10**6:
@@ -133,7 +137,9 @@ print("GOT files")
     "write elsewhere through libc": LIBC
     + "fd = libc.open(@target@.encode(), 0o101, 0o644)\nif fd >= 0: print('GOT a file')",
     "write above the scratch folder": attempt("open('../attack', 'w').write('x')"),
-    "change folder and write": attempt("import os\nos.chdir('/tmp')\nopen('attack', 'w').write('x')"),
+    "change folder and write": attempt(
+        "import os\nos.chdir('/tmp')\nopen('attack', 'w').write('x')"
+    ),
     "symbolic link": attempt("import os\nos.symlink('/etc/passwd', 'l')\nassert open('l').read()"),
     "symbolic link to write": attempt("import os\nos.symlink(@target@, 'l')\nopen('l', 'w')"),
     "hard link": attempt("import os\nos.link(@secret@, 'l')\nprint(open('l').read())"),
@@ -165,7 +171,9 @@ for pid in ("self", os.getppid(), @parent@):
         "s.sendto(b'x', ('127.0.0.1', @port@))"
     ),
     "listen": attempt("import socket\nsocket.create_server(('127.0.0.1', 0))"),
-    "name look-up": attempt("import socket\nsocket.getaddrinfo('example.com', 80)\nsocket.socket()"),
+    "name look-up": attempt(
+        "import socket\nsocket.getaddrinfo('example.com', 80)\nsocket.socket()"
+    ),
     "abstract socket": attempt(
         "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect(chr(0) + 'ragen2-attack-@port@')"
     ),
@@ -282,7 +290,7 @@ def f(x): return Endless([1])
     "long integer": "def f(x): return 1 << 3000000",
     "value too long": "def f(x): return 'x' * (1 << 26)",
     "broken report": "import os\nos.write(3, b'v' + b'[' * 100000)\nos._exit(0)",
-    "report with an unknown type": "import os\nos.write(3, b'v[{\"__import__\": \"os\"}]')\nos._exit(0)",
+    "report with an unknown type": 'import os\nos.write(3, b\'v[{"__import__": "os"}]\')\nos._exit(0)',
     "report of a fraction over zero": "import os\nos.write(3, b'v[{\"fraction\": [1, 0]}]')\nos._exit(0)",
 }
 """Call-form programs (function f of one argument) that want a pass they do not deserve."""

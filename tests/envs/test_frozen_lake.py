@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen2.envs import check_env, make
+from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.frozen_lake import ACTIONS, DISCOUNT, Chances, Lake, LakeEpisode, draw_lake
 from ragen2.errors import ConfigError, EnvError
 from ragen2.seeding import stream
@@ -42,16 +43,22 @@ def test_texts_stay_as_models_have_learnt_them():
     env = make("FrozenLake")
     episode = env.start(1, 0)
     assert env.instruction == (
-        "You walk on a frozen lake. Reach the goal; falling into a hole ends the walk. Cells are "
-        "(row, column), from (0, 0) at the top left to (3, 3). The ice may turn a move sideways. "
-        "Actions: Left, Down, Right, Up. "
+        "Cross the frozen lake to the goal; a hole ends the walk. Cells are (row,column), (0,0) is "
+        "top left. A move may slip sideways. Actions: Left, Down, Right, Up. "
         "Example: <think>goal is below me</think><answer>Down || Down</answer>"
     )
-    assert episode.observation == "You (3, 3) Goal (0, 1) Holes none"
+    assert episode.observation == "You (3,3) Goal (1,0) Holes none"
     assert (
         episode.explain(("Left", "Up"), stream("words", 0))
-        == "my cell is (3, 3), goal (0, 1), 3 up and 2 left. plan: left up"
+        == "my cell is (3,3), goal (1,0), 2 up and 3 left. plan: left up"
     )
+
+
+def test_a_map_is_held_out_or_trained_on_never_both():
+    env = make("FrozenLake")
+    held_out = {env.start(seed, 0).observation for seed in range(300)}
+    trained_on = {env.start(HELD_OUT_SEEDS + seed, 0).observation for seed in range(2000)}
+    assert not held_out & trained_on
 
 
 def test_the_grid_shows_every_cell():

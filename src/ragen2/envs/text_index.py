@@ -182,9 +182,7 @@ def _bm25s() -> Any:
     try:
         module = importlib.import_module("bm25s")
     except ImportError as error:
-        raise DependencyError(
-            "text search needs the package bm25s; pip install 'ragen2[search]'"
-        ) from error
+        raise DependencyError("text search needs the package bm25s; pip install bm25s") from error
     # The library logs each call at DEBUG and switches its own logger to that level.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return module
