@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ragen2 import __version__
-from ragen2.cli import envs, evaluate, pull, train, warmstart
+from ragen2.cli import bench, envs, evaluate, pull, train, warmstart
 from ragen2.errors import RagenError
 
 EXIT_USER = 2
@@ -27,6 +27,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)
 app.add_typer(envs.app, name="envs")
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

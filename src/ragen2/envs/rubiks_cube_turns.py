@@ -1,0 +1,191 @@
+"""The 2x2 cube: stickers, turns and optimal solutions.
+
+A cube is a string of 24 colour letters: faces U L F R B D, each read row by row from outside, as
+in the flat cross with U above F and L, R, B beside it. Turns follow from the geometry: x points
+right, y up, z to the viewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import product
+from operator import itemgetter
+
+Vector = tuple[int, int, int]
+Sticker = tuple[Vector, Vector]
+"""The corner a sticker is on, and where it faces."""
+Permutation = tuple[int, ...]
+"""For each place, the place its sticker comes from."""
+
+FACES = "ULFRBD"
+SOLVED = "".join(colour * 4 for colour in "WOGRBY")
+TURNS = tuple(face + mark for face in "UDLRFB" for mark in ("", "'"))
+SOLVING_TURNS = tuple(face + mark for face in "URF" for mark in ("", "'"))
+"""Turns that leave the corner down-back-left alone. A turn of D, L or B is a turn of U, R or F and
+of the whole cube, so no solution with all twelve turns is shorter than the best with these."""
+MOST_TURNS = 14
+"""No 2x2 cube needs more quarter turns than this."""
+MOST_BACKWARD = 7
+
+_NORMALS: dict[str, Vector] = {
+    "U": (0, 1, 0),
+    "L": (-1, 0, 0),
+    "F": (0, 0, 1),
+    "R": (1, 0, 0),
+    "B": (0, 0, -1),
+    "D": (0, -1, 0),
+}
+_READING: dict[str, tuple[Vector, Vector]] = {
+    "U": ((1, 0, 0), (0, 0, 1)),
+    "L": ((0, 0, 1), (0, -1, 0)),
+    "F": ((1, 0, 0), (0, -1, 0)),
+    "R": ((0, 0, -1), (0, -1, 0)),
+    "B": ((-1, 0, 0), (0, -1, 0)),
+    "D": ((1, 0, 0), (0, 0, -1)),
+}
+"""For each face, where its columns and its rows run."""
+
+
+def _stickers() -> list[Sticker]:
+    """All 24 stickers in the order of the string."""
+    found = []
+    for face in FACES:
+        normal, (across, down) = _NORMALS[face], _READING[face]
+        for row, column in product((-1, 1), repeat=2):
+            corner = [normal[i] + column * across[i] + row * down[i] for i in range(3)]
+            found.append(((corner[0], corner[1], corner[2]), normal))
+    return found
+
+
+def _rotate(vector: Vector, axis: Vector) -> Vector:
+    """A quarter turn clockwise as seen from the end of ``axis``."""
+    (x, y, z), (a, b, c) = vector, axis
+    along = a * x + b * y + c * z
+    return (
+        a * along + y * c - z * b,
+        b * along + z * a - x * c,
+        c * along + x * b - y * a,
+    )
+
+
+def _permutation(axis: Vector, moves: Callable[[Vector], bool]) -> Permutation:
+    stickers = _stickers()
+    places = {sticker: place for place, sticker in enumerate(stickers)}
+    origin = list(range(24))
+    for place, (corner, normal) in enumerate(stickers):
+        if moves(corner):
+            origin[places[_rotate(corner, axis), _rotate(normal, axis)]] = place
+    return tuple(origin)
+
+
+def _face_turn(face: str) -> Permutation:
+    axis = _NORMALS[face]
+    return _permutation(axis, lambda corner: sum(map(int.__mul__, corner, axis)) > 0)
+
+
+def _three_times(permutation: Permutation) -> Permutation:
+    return tuple(permutation[permutation[place]] for place in permutation)
+
+
+PERMUTATIONS: dict[str, Permutation] = {
+    turn: _face_turn(turn[0]) if len(turn) == 1 else _three_times(_face_turn(turn[0]))
+    for turn in TURNS
+}
+_PICKERS = {turn: itemgetter(*permutation) for turn, permutation in PERMUTATIONS.items()}
+
+
+def turned(cube: str, turns: Iterable[str]) -> str:
+    """The cube after ``turns``."""
+    for turn in turns:
+        cube = "".join(_PICKERS[turn](cube))
+    return cube
+
+
+@lru_cache(maxsize=1)
+def orientations() -> tuple[str, ...]:
+    """The solved cube seen from all 24 sides."""
+    rotations = [_permutation(_NORMALS[face], lambda corner: True) for face in "UR"]
+    found = [SOLVED]
+    for cube in found:
+        for rotation in rotations:
+            seen = "".join(cube[place] for place in rotation)
+            if seen not in found:
+                found.append(seen)
+    return tuple(found)
+
+
+def is_solved(cube: str) -> bool:
+    """Every face shows one colour; how the cube is held does not matter."""
+    return all(len(set(cube[start : start + 4])) == 1 for start in range(0, 24, 4))
+
+
+def inverse(turn: str) -> str:
+    """The turn that undoes ``turn``."""
+    return turn[0] if len(turn) == 2 else turn + "'"
+
+
+def shortest_solution(cube: str) -> tuple[str, ...]:
+    """A shortest sequence of quarter turns that solves the cube, found from both ends.
+
+    A way of n turns exists when a cube n - b turns ahead lies b turns from the solved one; n grows
+    until one is found. Cubes around the solved one are shared by all calls.
+    """
+    before: dict[str, tuple[str, ...]] = {}
+    ahead: dict[str, tuple[str, ...]] = {_canonical(cube): ()}
+    for length in range(MOST_TURNS + 1):
+        backward = min(length, MOST_BACKWARD)
+        if length > MOST_BACKWARD:
+            before, ahead = ahead, _one_turn_on(ahead, before)
+        home = cubes_around(backward)
+        middle = next((found for found in ahead if found in home), None)
+        if middle is not None:
+            return (*ahead[middle], *_way_home(middle, backward))
+    raise AssertionError(f"{cube} cannot be reached by turning a solved cube")
+
+
+@lru_cache(maxsize=MOST_BACKWARD + 1)
+def cubes_around(distance: int) -> dict[str, str]:
+    """All cubes ``distance`` turns from the solved one, each with a turn that brings it nearer."""
+    if distance == 0:
+        return {SOLVED: ""}
+    inner = cubes_around(distance - 1)
+    innermost = cubes_around(distance - 2) if distance > 1 else {}
+    return {
+        cube: inverse(turn)
+        for near in inner
+        for turn in SOLVING_TURNS
+        if (cube := turned(near, (turn,))) not in inner and cube not in innermost
+    }
+
+
+def _one_turn_on(
+    ahead: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    return {
+        cube: (*path, turn)
+        for near, path in ahead.items()
+        for turn in SOLVING_TURNS
+        if (cube := turned(near, (turn,))) not in ahead and cube not in before
+    }
+
+
+def _way_home(cube: str, distance: int) -> tuple[str, ...]:
+    turns: list[str] = []
+    for left in range(distance, 0, -1):
+        turns.append(cubes_around(left)[cube])
+        cube = turned(cube, turns[-1:])
+    return tuple(turns)
+
+
+def _canonical(cube: str) -> str:
+    """The cube with colours renamed so that the corner down-back-left is as on ``SOLVED``."""
+    names: dict[str, str] = {}
+    for place in _KEPT_PLACES:
+        names[cube[place]] = SOLVED[place]
+        names[_OPPOSITE[cube[place]]] = _OPPOSITE[SOLVED[place]]
+    return "".join(names[colour] for colour in cube)
+
+
+_KEPT_PLACES = [place for place, (corner, _) in enumerate(_stickers()) if corner == (-1, -1, -1)]
+_OPPOSITE = {"W": "Y", "Y": "W", "O": "R", "R": "O", "G": "B", "B": "G"}

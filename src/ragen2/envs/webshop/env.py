@@ -1,0 +1,199 @@
+"""WebShop: find a product through search, result and item pages, choose its options, buy it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from ragen2.envs.base import Env, Episode, Step
+from ragen2.envs.webshop.catalogue import Catalogue
+from ragen2.envs.webshop.expert import Expert
+from ragen2.envs.webshop.files import read_catalogue, read_human_goals
+from ragen2.envs.webshop.generation import generated_catalogue
+from ragen2.envs.webshop.goals import DrawnGoals, Goal, GoalSource, ListedGoals, synthetic_goals
+from ragen2.envs.webshop.pages import Layout, View, click, clickable, render, results
+from ragen2.envs.webshop.reward import score
+
+NUM_GENERATED = 1000
+GoalKind = Literal["drawn", "synthetic", "human"]
+_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
+
+
+class WebShop(Env):
+    """Buy what the task asks for: right kind, attributes, options and price."""
+
+    kind: Literal["WebShop"] = "WebShop"
+    max_turns: int = Field(10, ge=1, description="replies the agent may write in one episode")
+    max_actions: int = Field(10, ge=1, description="actions the environment takes in one episode")
+    reward: Literal["raw", "thresholded"] = Field(
+        "raw",
+        description="raw pays the score of the purchase, thresholded 1 for a perfect one only",
+    )
+    products: str | None = Field(
+        None, description="product file, as WebShop publishes it; none: a generated catalogue"
+    )
+    attributes: str | None = Field(
+        None, description="WebShop's attribute file (items_ins), where products do not hold them"
+    )
+    human_goals: str | None = Field(None, description="file of goals that people wrote")
+    goals: GoalKind | None = Field(
+        None,
+        description="drawn at random, the catalogue's synthetic ones, or human ones; by default "
+        "human where human_goals is given, synthetic for a product file, else drawn",
+    )
+    num_products: int | None = Field(
+        None, ge=10, description="products to generate (1000), or the most to read of a file (all)"
+    )
+    catalogue_seed: int = Field(0, ge=0, description="which generated catalogue")
+    page_size: int = Field(10, ge=1, description="products on a page of results")
+    max_hits: int = Field(50, ge=1, description="products a search finds at most")
+    title_chars: int = Field(80, ge=20, description="characters of a title on a page of results")
+    text_chars: int = Field(600, ge=20, description="characters of a description or feature page")
+    repeat_task: bool = Field(
+        True, description="show the task on every page, not only on the search page"
+    )
+
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> WebShop:
+        if self.goals == "human" and self.human_goals is None:
+            raise ValueError("goals = 'human' needs human_goals, the path of their file")
+        if self.human_goals is not None and self.goals not in (None, "human"):
+            raise ValueError(f"human_goals is given but goals is {self.goals!r}; drop one")
+        if self.products is None and (self.attributes or self.human_goals):
+            raise ValueError("attributes and human_goals go with a product file; set products")
+        return self
+
+    @property
+    def instruction(self) -> str:
+        """Rules and a worked reply."""
+        pay = (
+            "You are paid for each part of the task it meets."
+            if self.reward == "raw"
+            else "You are paid only if it meets the whole task."
+        )
+        return (
+            "You shop for what the task asks. On the search page, search[words] lists products. "
+            "click[text] clicks anything in [brackets]: a product id, an option, a button. Open a "
+            "product, choose the options the task names, mind the price, then click[buy now]: that "
+            f"ends the task. {pay} You have {self.max_actions} actions. "
+            "Example: <think>wanted: a red mug</think><answer>search[red mug]</answer>"
+        )
+
+    def start(self, seed: int, luck: int) -> ShopEpisode:
+        """The goal of ``seed``; nothing in a shop depends on ``luck``."""
+        del luck
+        return ShopEpisode(self, self.catalogue, self.goal_source.at(seed))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What this shop sells; made or read once, then kept."""
+        if self.products is None:
+            return generated_catalogue(self.num_products or NUM_GENERATED, self.catalogue_seed)
+        return _catalogue_of(self.products, self.attributes, self.num_products)
+
+    @property
+    def goal_source(self) -> GoalSource:
+        """Where the goals come from."""
+        by_default: GoalKind = "synthetic" if self.products else "drawn"
+        return _goal_source(self.catalogue, self.goals or by_default, self.human_goals)
+
+    @property
+    def layout(self) -> Layout:
+        """How much a page shows."""
+        return Layout(self.page_size, self.title_chars, self.text_chars)
+
+
+@lru_cache(maxsize=4)
+def _catalogue_of(source: str, attributes: str | None, num_products: int | None) -> Catalogue:
+    return read_catalogue(source, attributes, num_products)
+
+
+@lru_cache(maxsize=8)
+def _goal_source(catalogue: Catalogue, kind: GoalKind, human_goals: str | None) -> GoalSource:
+    if human_goals is not None:
+        return ListedGoals(read_human_goals(human_goals, catalogue), human_goals)
+    if kind == "synthetic":
+        return ListedGoals(synthetic_goals(catalogue.products), catalogue.source)
+    return DrawnGoals(catalogue.products, catalogue.source)
+
+
+class ShopEpisode(Episode):
+    """One visit to the shop."""
+
+    def __init__(self, env: WebShop, catalogue: Catalogue, goal: Goal) -> None:
+        self.env = env
+        self.catalogue = catalogue
+        self.goal = goal
+        self.view = View()
+        self._layout = env.layout
+        self._expert = Expert(goal, catalogue, self._layout, env.max_hits)
+
+    @property
+    def done(self) -> bool:
+        """Something was bought."""
+        return self.view.page == "end"
+
+    @property
+    def raw_score(self) -> float:
+        """The published reward of the purchase; 0 before there is one."""
+        if not self.done or self.view.product is None:
+            return 0.0
+        return score(self.goal, self.view.product, (value for _, value in self.view.chosen)).total
+
+    @property
+    def observation(self) -> str:
+        """The task and the page; it ends with what can be clicked."""
+        page = render(self.view, self._layout)
+        shows_task = self.env.repeat_task or self.view.page == "search"
+        return f"Task: {self.goal.text}\n{page}" if shows_task else page
+
+    def step(self, action: str) -> Step:
+        """Search or click; only buying pays, and it ends the visit."""
+        after = self._after(action)
+        if after is None or self.done:
+            return Step(0.0, self.done, self._solved, valid=after is not None, effective=False)
+        before, self.view = self.view, after
+        raw = self.raw_score
+        reward = raw if self.env.reward == "raw" else float(raw >= 1.0)
+        return Step(reward, self.done, self._solved, effective=after != before)
+
+    def expert(self) -> tuple[str, ...]:
+        """The fewest actions to a perfect purchase."""
+        return self._expert.plan(self.view)
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """Search for a few words of the task, or click anything there is."""
+        labels = clickable(self.view, self._layout)
+        if labels:
+            return f"click[{labels[int(rng.integers(len(labels)))]}]"
+        words = re.findall(r"\w+", self.goal.text) or ["things"]
+        count = min(len(words), int(rng.integers(1, 5)))
+        return f"search[{' '.join(words[int(i)] for i in rng.permutation(len(words))[:count])}]"
+
+    def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+        """The wish, what the page says of it, and the actions that follow."""
+        return self._expert.explain(self.view, actions, rng)
+
+    @property
+    def _solved(self) -> bool:
+        return self.raw_score >= 1.0
+
+    def _after(self, action: str) -> View | None:
+        """Where ``action`` leads; None when this page has no such action."""
+        parsed = _ACTION.fullmatch(action)
+        if parsed is None:
+            return None
+        verb, target = parsed[1].lower(), parsed[2]
+        if verb == "click":
+            return click(self.view, target, self._layout)
+        words = " ".join(target.split())
+        if self.view.page != "search" or not words:
+            return None
+        return results(words, self.catalogue.search(words, self.env.max_hits))

@@ -1,0 +1,19 @@
+"""The conformance suite on every environment that comes with the package, 200 seeds each."""
+
+import pytest
+
+from ragen2.envs import check_env, make
+from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.table import built_in
+
+KINDS = [member.model_fields["kind"].default for member in built_in()]
+SEEDS = [*range(100), *range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + 100)]
+SLOW = {"DeepCoder"}
+"""Their steps run programs."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
+)
+def test_the_contract_holds_on_200_seeds(kind):
+    assert len(check_env(make(kind), SEEDS)) >= 14
