@@ -11,8 +11,9 @@ READY := $(VENV)/.ready
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
 
+# One torch thread a worker: two that share two cores with two threads each would wait for each other.
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

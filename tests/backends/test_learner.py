@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -400,6 +401,32 @@ def test_save_and_load_restore_bit_for_bit(
     ]
     assert dict(after[0].metrics) == dict(after[1].metrics)
     assert torch.equal(flat_weights(one), flat_weights(two))
+
+
+@pytest.fixture
+def file_limit() -> Iterator[Callable[[int], None]]:
+    """Let no file grow beyond so many bytes, as on a disk that is full by then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_file_that_finds_no_room_is_an_os_error(
+    small: Any,
+    random_samples: Samples,
+    tmp_path: Path,
+    file_limit: Callable[[int], None],
+    name: str,
+) -> None:
+    learner = learner_of(small)
+    learner.update(random_samples([20]), GRPO(), scale=1.0)
+    learner.save(tmp_path)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes["model.safetensors"] < sizes["optimizer.pt"]
+    file_limit(sizes[name] - 1)
+    with pytest.raises(OSError, match="File too large"):
+        learner.save(tmp_path)
 
 
 def test_saving_changes_nothing(small: Any, random_samples: Samples, tmp_path: Path) -> None:

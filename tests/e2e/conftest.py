@@ -1,0 +1,43 @@
+"""One whole run that several tests compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import run_program, settings
+
+SETTINGS = (
+    "steps=8",
+    "rollout.prompts=2",
+    "rollout.group_size=4",
+    "evaluation.tasks=8",
+    "checkpoints.every=2",
+)
+
+
+@pytest.fixture(scope="session")
+def run_settings() -> list[str]:
+    """What the whole run is started with."""
+    return settings(*SETTINGS)
+
+
+@pytest.fixture(scope="session")
+def whole_run(tmp_path_factory: pytest.TempPathFactory, run_settings: list[str]) -> Path:
+    """A run of eight steps that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = run_program(folder, "train", *run_settings, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many threads as the runs in subprocesses have, so that sums are rounded alike."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
