@@ -9,20 +9,28 @@ import pytest
 
 from command_line import Done, settings
 from ragen2.envs import Env, make
+from ragen2.envs.table import built_in
 
 Program = Callable[..., Done]
 
-SULKING = '''"""An environment that never ends well."""
-from typing import ClassVar, Literal
-from ragen2.envs import Bandit, Env
+FICKLE = '''"""An environment whose prompt depends on luck."""
+from typing import Literal
+from ragen2.envs import Bandit
 from ragen2.envs.bandit import BanditEpisode
 
-class Sulking(Bandit):
-    """The expert gives up at once."""
-    kind: Literal["Sulking"] = "Sulking"
+class FickleEpisode(BanditEpisode):
+    luck = 0
+    @property
+    def observation(self):
+        return f"{super().observation} {self.luck}"
+
+class Fickle(Bandit):
+    """No two members of a group read the same."""
+    kind: Literal["Fickle"] = "Fickle"
     def start(self, seed, luck):
         episode = super().start(seed, luck)
-        episode.expert = lambda: ()
+        episode.__class__ = FickleEpisode
+        episode.luck = luck
         return episode
 '''
 
@@ -35,16 +43,16 @@ def plan_of(env: Env, seed: int) -> tuple[str, ...]:
 def test_list_shows_every_environment_with_what_it_is(program: Program) -> None:
     done = program("envs", "list")
     assert (done.returncode, done.stderr) == (0, "")
-    for kind in Env.kinds():
-        assert kind in done.stdout
+    for member in built_in():
+        assert member.model_fields["kind"].default in done.stdout
     assert "Walk from the start to the goal on ice with holes." in done.stdout
 
 
 def test_list_shows_an_environment_of_ones_own(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SULKING)
+    (tmp_path / "mine.py").write_text(FICKLE)
     done = program("envs", "list", "--plugin", "mine.py")
     assert done.returncode == 0
-    assert "The expert gives up at once." in done.stdout
+    assert "No two members of a group read the same." in done.stdout
 
 
 def test_the_experts_words_solve_a_lake(program: Program) -> None:
@@ -102,8 +110,10 @@ def test_check_passes_for_what_is_built_in(program: Program, kind: str) -> None:
 
 
 def test_check_names_the_claim_that_does_not_hold(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SULKING)
-    done = program("envs", "check", "Sulking", "--plugin", "mine.py")
+    (tmp_path / "mine.py").write_text(FICKLE)
+    done = program("envs", "check", "Fickle", "--plugin", "mine.py")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ragen2: Sulking: not true that the expert solves the task: ")
+    assert line.startswith(
+        "ragen2: Fickle: not true that the prompt depends on the seed, not on luck"
+    )

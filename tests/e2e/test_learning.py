@@ -16,32 +16,33 @@ from ragen2.runs.store import RunDirectory
 from ragen2.trainer.loop import train
 
 
-class DownEpisode(LakeEpisode):
-    """Ends with the first action."""
+@pytest.fixture
+def only_down(own_kinds: None) -> str:
+    """The kind of an environment that looks like a lake, where the one thing that pays is Down."""
 
-    def step(self, action: str) -> Step:
-        is_down = normalise(action) == "down"
-        return Step(reward=float(is_down), done=True, solved=is_down)
+    class DownEpisode(LakeEpisode):
+        def step(self, action: str) -> Step:
+            is_down = normalise(action) == "down"
+            return Step(reward=float(is_down), done=True, solved=is_down)
 
+    class OnlyDown(FrozenLake):
+        kind: Literal["OnlyDown"] = "OnlyDown"
 
-class OnlyDown(FrozenLake):
-    """Looks like a lake; the one thing that pays is Down."""
+        def start(self, seed: int, luck: int) -> DownEpisode:
+            episode = super().start(seed, luck)
+            return DownEpisode(self, episode.lake, episode._slips)
 
-    kind: Literal["OnlyDown"] = "OnlyDown"
-
-    def start(self, seed: int, luck: int) -> DownEpisode:
-        episode = super().start(seed, luck)
-        return DownEpisode(self, episode.lake, episode._slips)
+    return OnlyDown().kind
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread", "own_kinds")
-def test_a_trivial_task_is_learned(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_a_trivial_task_is_learned(only_down: str, tmp_path: Path) -> None:
     quiet_transformers()
     config = load_run(
         None,
         [
-            *("env.kind=OnlyDown", "env.max_turns=1", "env.max_actions=1"),
+            *(f"env.kind={only_down}", "env.max_turns=1", "env.max_actions=1"),
             *("steps=12", "rollout.prompts=4", "rollout.group_size=8", "learner.lr=5e-4"),
             *("evaluation.tasks=64", "evaluation.every=12", 'diagnostics=[{kind="surface"}]'),
         ],

@@ -30,11 +30,11 @@ def verdicts() -> dict[str, Verdict]:
 
 
 def warm_started(groundedness: float) -> Verdict:
-    """Eighty steps from the embedded model; short games, because collapse is read off first turns."""
+    """Seventy steps from the embedded model; short games, because collapse is read off first turns."""
     quiet_transformers()
     config = WarmstartConfig(
-        steps=80,
-        batch=16,
+        steps=70,
+        batch=12,
         quality=0.2,
         groundedness=groundedness,
         env=FrozenLake(max_turns=2),

@@ -78,11 +78,11 @@ def check(
 
     Example: ragen2 envs check FrozenLake --seeds 50
     """
-    from ragen2.envs import check_env
+    from ragen2.envs.check import check_env, some_seeds
 
     _load(plugin)
     env = _make(name, overrides)
-    for claim in check_env(env, range(seeds)):
+    for claim in check_env(env, some_seeds(seeds)):
         print(f"ok  {claim}")
     print(f"{env.kind} passed on {seeds} seeds")
 

@@ -21,6 +21,8 @@ SetOption = Annotated[
 def torch_room() -> ModuleType:
     """``ragen2.backends.opening``, or a line that says how to install what it needs."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # On busy cores, threads that wait by spinning slow a small model down several times over.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         from ragen2.backends import opening
