@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ragen2.backends.loading import describe_model, locate, open_model, pick_device
 from ragen2.backends.settings import EMBEDDED
+from ragen2.backends.wheel_models import convert
 from ragen2.errors import ModelError
 from ragen2.runs.checkpoints import save_checkpoint
 
@@ -247,3 +248,11 @@ def test_a_gguf_file_opens_as_the_same_model(embedded: Any, tmp_path: Path) -> N
             torch.testing.assert_close(network(PROMPT).logits, embedded[0](PROMPT).logits)
         assert tokenizer.hf.chat_template == embedded[1].hf.chat_template
         assert tokenizer.eos_ids == embedded[1].eos_ids
+
+
+def test_a_model_read_from_gguf_can_be_saved_as_a_folder(embedded: Any, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "weights.gguf", embedded[0], embedded[1].hf)
+    convert(tmp_path / "weights.gguf", tmp_path / "folder")
+    network, _ = open_model(str(tmp_path / "folder"), device="cpu")
+    with torch.no_grad():
+        torch.testing.assert_close(network(PROMPT).logits, embedded[0](PROMPT).logits)

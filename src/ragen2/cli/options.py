@@ -24,6 +24,7 @@ def torch_room() -> ModuleType:
     # On busy cores, threads that wait by spinning slow a small model down several times over.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         from ragen2.backends import opening
     except ModuleNotFoundError as error:
