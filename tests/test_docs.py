@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from ragen2 import reference
 from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig
+from ragen2.reference import board_pictures
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.warmstart import WarmstartConfig
@@ -389,3 +390,12 @@ def test_pictures_are_drawn_from_run_directories(short_run, tmp_path):
     drawn = {path.name for path in (tmp_path / "docs" / "images").iterdir()}
     assert drawn == {path.name for path in (DOCS / "images").iterdir()}
     assert (tmp_path / "docs" / reference.PAGE).read_text() == reference.run_file_page()
+
+
+def test_pictures_of_boards_are_up_to_date_and_shown():
+    folder = DOCS / "environments"
+    expected = board_pictures()
+    assert {path.name for path in (folder / "images").iterdir()} == set(expected)
+    for name, picture in expected.items():
+        assert (folder / "images" / name).read_bytes() == picture
+        assert any(f"(images/{name})" in page.read_text() for page in folder.glob("*.md"))

@@ -20,8 +20,11 @@ from pydantic_core import PydanticUndefined
 
 from ragen2.component import Component
 from ragen2.config import FAMILIES, RunConfig, default_run_file
+from ragen2.envs import Env
+from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure
 from ragen2.reports.load import Run, load_run_directory
+from ragen2.reports.png import png_bytes
 from ragen2.reports.standalone import standalone
 from ragen2.runs.files import write_atomically
 from ragen2.trainer.warmstart import WarmstartConfig
@@ -59,6 +62,10 @@ are the tables above{exceptions}.
 """
 
 
+BOARD_PIXELS = 40
+"""Size of a cell in the pictures of boards."""
+
+
 def main() -> None:
     """Write the page, and the pictures when two runs are given."""
     parser = argparse.ArgumentParser(prog="python -m ragen2.reference", description=__doc__)
@@ -69,6 +76,10 @@ def main() -> None:
     if (given.grounded is None) != (given.ungrounded is None):
         parser.error("--grounded and --ungrounded go together")
     write_atomically(given.folder / PAGE, run_file_page())
+    boards = given.folder / "environments" / "images"
+    boards.mkdir(parents=True, exist_ok=True)
+    for name, picture in board_pictures().items():
+        (boards / name).write_bytes(picture)
     if given.grounded is not None:
         (given.folder / "images").mkdir(exist_ok=True)
         grounded, ungrounded = (
@@ -101,6 +112,16 @@ def built_in_kinds(family: type[Component]) -> list[type[Component]]:
     """Members that come with the package; plug-ins describe themselves."""
     members = [family.find(kind) for kind in family.kinds()]
     return [member for member in members if member.__module__.startswith("ragen2.")]
+
+
+def board_pictures() -> dict[str, bytes]:
+    """A PNG of the first training task of every environment that can be seen."""
+    images = {kind: Env.from_dict({"kind": kind}).start(HELD_OUT_SEEDS, 0) for kind in Env.kinds()}
+    return {
+        f"{kind}.png": png_bytes(image)
+        for kind, episode in images.items()
+        if (image := episode.image(BOARD_PIXELS)) is not None
+    }
 
 
 def pictures(grounded: Run, ungrounded: Run) -> dict[str, list[Figure]]:

@@ -22,7 +22,7 @@ def bench_envs(
     ] = 1.0,
     overrides: SetOption = None,
 ) -> None:
-    """Resets and steps a second of each environment, random play.
+    """Resets and steps a second of each environment; with no NAME, also what training asks of them.
 
     Example: ragen2 bench envs Sokoban --seconds 0.2
     """
@@ -31,7 +31,7 @@ def bench_envs(
 
     from ragen2.config import apply_override
     from ragen2.envs import Env
-    from ragen2.envs.bench import measure_env
+    from ragen2.envs.bench import measure_env, measure_workloads
 
     table = Table()
     for column in (
@@ -58,3 +58,6 @@ def bench_envs(
             f"{1000 * speed.seconds_step:.4f}",
         )
     Console().print(table)
+    if not names:
+        for workload in measure_workloads():
+            print(f"{workload.what}: {workload.seconds:.4f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
@@ -51,3 +52,56 @@ def _seconds_step(env: Env, seconds: float) -> float:
             if is_done:
                 break
     return total / steps
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A job that training does often, and how long it took."""
+
+    what: str
+    seconds: float
+
+
+def measure_workloads() -> list[Workload]:
+    """Searching passages, searching the shop and grading programs, in the amounts a step needs."""
+    return [_search_passages(128), _search_shop(200), _grade_programs(100)]
+
+
+def _search_passages(count: int) -> Workload:
+    env = Env.from_dict({"kind": "SearchQA"})
+    episodes = [env.start(HELD_OUT_SEEDS + i, 0) for i in range(count)]
+    queries = [f"search[{episode.observation[:200]}]" for episode in episodes]
+    episodes[0].expert()  # builds or reads the index, off the clock
+    env.start(0, 0).step(queries[0])
+    started = time.perf_counter()
+    for episode, query in zip(episodes, queries, strict=True):
+        episode.step(query)
+    return Workload(f"SearchQA: {count} queries", time.perf_counter() - started)
+
+
+def _search_shop(count: int) -> Workload:
+    env = Env.from_dict({"kind": "WebShop"})
+    env.start(0, 0).step("search[a red chair]")
+    slowest = 0.0
+    for i in range(count):
+        episode = env.start(HELD_OUT_SEEDS + i, 0)
+        query = episode.expert()[0]
+        started = time.perf_counter()
+        episode.step(query)
+        slowest = max(slowest, time.perf_counter() - started)
+    return Workload(f"WebShop: slowest of {count} searches", slowest)
+
+
+def _grade_programs(count: int) -> Workload:
+    env = Env.from_dict({"kind": "DeepCoder"})
+    episodes = [env.start(HELD_OUT_SEEDS + i, 0) for i in range(count)]
+    # A comment makes each program new: verdicts on programs seen before are remembered.
+    programs = [f"{episode.expert()[0]}\n# run {i}" for i, episode in enumerate(episodes)]
+    started = time.perf_counter()
+    with ThreadPoolExecutor(2) as pool:
+        steps = list(
+            pool.map(lambda pair: pair[0].step(pair[1]), zip(episodes, programs, strict=True))
+        )
+    seconds = time.perf_counter() - started
+    solved = sum(step.solved for step in steps)
+    return Workload(f"DeepCoder: {count} programs, two at a time, {solved} right", seconds)
