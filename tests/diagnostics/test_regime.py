@@ -36,6 +36,8 @@ def metrics(**changes: float) -> dict[str, float]:
         "retrieval_p_value": 0.005,
         "retrieval_above_chance": 0.5,
         "conditional_entropy_seq": 12.0,
+        "num_traces": 64.0,
+        "num_prompts": 8.0,
     } | changes
 
 
@@ -59,3 +61,9 @@ def test_the_fewest_resamples_allowed_can_still_find_grounding():
     logp = np.where(np.arange(4) == owner[:, None], -12.0, -50.0)
     found = measure(logp, np.full(32, 10), owner, resamples=100)
     assert regime(found) is Regime.DIVERSE_GROUNDED
+
+
+def test_a_batch_too_small_to_be_significant_is_undecided():
+    perfect = {"retrieval_p_value": 0.02, "retrieval_above_chance": 0.5}
+    assert regime(metrics(num_traces=8.0, num_prompts=2.0, **perfect)) is Regime.UNDECIDED
+    assert regime(metrics(num_traces=10.0, num_prompts=2.0, **perfect)) is Regime.TEMPLATE_COLLAPSE

@@ -12,12 +12,14 @@ TONES = {
     "compressed_grounded": "fair",
     "template_collapse": "bad",
     "low_entropy_collapse": "bad",
+    "undecided": "fair",
 }
 WORDS = {
     "diverse_grounded": "Healthy: reasoning is varied and depends on its prompt.",
     "compressed_grounded": "Compressed: reasoning depends on its prompt, but hardly varies.",
     "template_collapse": "Template collapse: reasoning is varied, but no longer depends on its prompt.",
     "low_entropy_collapse": "Low-entropy collapse: reasoning is the same whatever the prompt.",
+    "undecided": "Undecided: too few traces were scored to tell whether reasoning depends on its prompt.",
 }
 
 
