@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.settings import EMBEDDED
@@ -157,10 +157,3 @@ def _refuse_other_weights(model: str, found: dict[str, Any]) -> None:
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return (f"{type(error).__name__} {text}" if len(text) < 30 else text)[:300]
-
-
-def describe_model(model: str) -> str:
-    """The architecture's name, without loading weights."""
-    location = locate(model)
-    config = AutoConfig.from_pretrained(location.source, **location.options)
-    return str(config.model_type)
