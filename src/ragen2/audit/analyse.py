@@ -1,0 +1,290 @@
+"""The audit itself: each kept step is measured as a training step would be, from its log alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ragen2.audit.likelihoods import Likelihood
+from ragen2.audit.log import Log, ReadSettings
+from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
+from ragen2.audit.text_model import effective_reasonings, words
+from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
+from ragen2.diagnostics.attempts import Attempts, Played
+from ragen2.diagnostics.detectors import Finding, find_failures
+from ragen2.diagnostics.regime import explain_regime
+from ragen2.diagnostics.triage import Label, Triaged, triage
+from ragen2.runs.audit_record import AuditRecord, BlindPrompt, FoundFailure, Rows
+from ragen2.runs.record import StepRecord
+from ragen2.seeding import stream_key
+
+RESAMPLES = 1000
+NEEDS_MODEL = "needs --model: wording tells how reasonings differ, not how likely they were"
+MOST_BLIND = 3
+"""Reward-blind prompts shown."""
+_OF_A_POLICY = (
+    "conditional_entropy",
+    "reasoning_entropy",
+    "matched_logprob",
+    "marginal_logprob",
+)
+
+Metrics = dict[str, float]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What earlier steps leave for later ones."""
+
+    emas: dict[int, Ema] = field(default_factory=dict)
+    baseline: Metrics | None = None
+    """The first step with a verdict: what the run could do at its start."""
+    unused: Counter[str] = field(default_factory=Counter)
+    blind: list[BlindPrompt] = field(default_factory=list)
+
+
+def analyse(
+    log: Log,
+    settings: ReadSettings,
+    likelihood: Likelihood,
+    *,
+    sources: Sequence[str],
+    done: Callable[[], None],
+) -> AuditRecord:
+    """Measure every kept step; ``done`` is called after each."""
+    progress = _Progress()
+    has_rewards, note = _believable_rewards(log)
+    steps = []
+    for sample in log.steps:
+        steps.append(_step(sample, settings, likelihood, progress, has_rewards=has_rewards))
+        done()
+    judged = [(one.step, one.regime) for one in steps if one.regime]
+    return AuditRecord(
+        sources=list(sources),
+        formats=log.formats,
+        likelihood=likelihood.kind,
+        scorer=likelihood.name,
+        settings=_settings(settings),
+        rows=Rows(
+            read=log.num_rows,
+            used=log.num_used,
+            unused=dict(log.unused.most_common()),
+            no_trace=dict((log.no_trace + progress.unused).most_common()),
+        ),
+        unreadable=log.unreadable,
+        notes=[*note, *_notes(log)],
+        steps=steps,
+        regime=judged[-1][1] if judged else None,
+        regime_since=_since(judged),
+        failures=[_failure(one) for one in find_failures(_as_training(steps))],
+        blind_prompts=progress.blind[-MOST_BLIND:],
+    )
+
+
+def _step(
+    sample: StepSample,
+    settings: ReadSettings,
+    likelihood: Likelihood,
+    progress: _Progress,
+    *,
+    has_rewards: bool,
+) -> StepRecord:
+    metrics = _surface(sample)
+    absent: dict[str, str] = {}
+    plays = [play for prompt in sample.prompts() for play in prompt.plays.items]
+    known = [play for play in plays if play.reward is not None]
+    if known and has_rewards:
+        metrics |= _rewards(sample.step, known, progress)
+    else:
+        absent["reward"] = absent["triage"] = "the log holds no usable rewards"
+    named, why = None, ""
+    for position in range(settings.limits.turns):
+        scope = "first_turn" if position == 0 else f"turn_{position + 1}"
+        found, missing = _collapse(sample, position, likelihood, progress)
+        metrics |= {f"collapse/{scope}/{name}": value for name, value in found.items()}
+        absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
+        if position == 0 and found:
+            named, why = _regime(found, progress)
+    return StepRecord(step=sample.step, metrics=metrics, absent=absent, regime=named, note=why)
+
+
+def _surface(sample: StepSample) -> Metrics:
+    """Counts of the whole step, and the variety of the kept reasonings."""
+    metrics = {
+        "audit/rollouts": float(sample.num_rollouts),
+        "audit/reasonings": float(sample.num_reasonings),
+        "audit/prompts_kept": float(len(sample.prompts())),
+    }
+    if sample.num_reasonings:
+        metrics["rollout/reasoning_words"] = sample.reasoning_words / sample.num_reasonings
+    texts = [
+        " ".join(words(trace.reasoning))
+        for one in sample.prompts()
+        for trace in one.traces[0].items
+    ]
+    if texts:
+        metrics["rollout/distinct_reasoning_ratio"] = len(set(texts)) / len(texts)
+    flags = [play.solved for one in sample.prompts() for play in one.plays.items]
+    known = [flag for flag in flags if flag is not None]
+    if known:
+        metrics["rollout/success"] = float(np.mean(known))
+    return metrics
+
+
+def _rewards(step: int, plays: Sequence[Play], progress: _Progress) -> Metrics:
+    """Spread within groups, and why groups without spread have none."""
+    groups: dict[str, list[Play]] = {}
+    for play in plays:
+        groups.setdefault(play.group, []).append(play)
+    rewards = [np.array([play.reward for play in members]) for members in groups.values()]
+    metrics = {f"reward/{name}": value for name, value in reward_spread(rewards).items()}
+    judged = triage(
+        [
+            Attempts("log", tuple(_played(play) for play in members), name=name)
+            for name, members in groups.items()
+        ]
+    )
+    labels = [one.label for one in judged]
+    metrics |= {f"triage/{label.value}": labels.count(label) / len(labels) for label in Label}
+    progress.blind += [_blind(step, one) for one in judged if one.label is Label.REWARD_BLIND]
+    return metrics
+
+
+def _played(play: Play) -> Played:
+    reward = play.reward if play.reward is not None else 0.0
+    return Played(reward, play.solved, (play.answer,) if play.answer else ())
+
+
+def _blind(step: int, found: Triaged) -> BlindPrompt:
+    examples = [
+        f"{who}: {' '.join(play.actions)} -> {play.reward:g}" for who, play in found.examples
+    ]
+    return BlindPrompt(step=step, reason=found.reason, examples=examples)
+
+
+def _collapse(
+    sample: StepSample, position: int, likelihood: Likelihood, progress: _Progress
+) -> tuple[Metrics, dict[str, str]]:
+    """Proxies of one turn position, and what of them is missing and why."""
+    prompts = [one.traces[position].items for one in sample.prompts()]
+    prompts = [traces for traces in prompts if traces]
+    scored = likelihood.score(prompts)
+    if position == 0:
+        progress.unused += scored.unused
+    if scored.matrix is None:
+        return {}, {"": scored.reason}
+    matrix = scored.matrix
+    before = progress.emas.get(position)
+    progress.emas[position] = next_ema(before, matrix)
+    found = measure(
+        matrix.logp_NP,
+        matrix.length_N,
+        matrix.owner_N,
+        resamples=RESAMPLES,
+        ema=before,
+        seed=stream_key("audit", sample.step, position) % 2**31,
+    )
+    if likelihood.kind != "text":
+        return found, {}
+    return _of_wording(found, prompts)
+
+
+def _of_wording(
+    found: Metrics, prompts: Sequence[Sequence[TextTrace]]
+) -> tuple[Metrics, dict[str, str]]:
+    """Without a model there are no entropies of a policy, only of wording; the others are left out.
+
+    H(Z|X) per sequence is then the collision entropy of exact wordings: at most the true one.
+    """
+    dropped = [name for name in found if name.startswith(_OF_A_POLICY)]
+    kept = {name: value for name, value in found.items() if name not in dropped}
+    absent = {f"/{name}": NEEDS_MODEL for name in dropped if not name.endswith(("_low", "_high"))}
+    effective = effective_reasonings([[one.reasoning for one in traces] for traces in prompts])
+    if effective is not None:
+        kept["conditional_entropy_seq"] = math.log(effective)
+        absent.pop("/conditional_entropy_seq", None)
+    return kept, absent
+
+
+def _regime(found: Metrics, progress: _Progress) -> tuple[str | None, str]:
+    """The regime and the reason for it; the first step that has one is the baseline of the others."""
+    if "conditional_entropy_seq" not in found:
+        return None, ""
+    named = regime(found, progress.baseline)
+    why = explain_regime(found, progress.baseline)
+    if progress.baseline is None and named is not Regime.UNDECIDED:
+        progress.baseline = found
+    return named.value, why
+
+
+def _since(judged: Sequence[tuple[int, str | None]]) -> int | None:
+    since = None
+    for step, name in reversed(judged):
+        if name != judged[-1][1]:
+            break
+        since = step
+    return since
+
+
+def _believable_rewards(log: Log) -> tuple[bool, list[str]]:
+    """RAGEN's exporter writes a reward of 0 for every rollout; that is no measurement."""
+    if log.formats != ["ragen"]:
+        return True, []
+    plays = [play for step in log.steps for one in step.prompts() for play in one.plays.items]
+    if any(play.reward for play in plays):
+        return True, []
+    return False, [
+        "rewards are left out: every one is 0, as RAGEN's exporter writes whatever was paid"
+    ]
+
+
+def _notes(log: Log) -> list[str]:
+    notes = []
+    cut = sum(step.num_cut for step in log.steps)
+    if cut:
+        notes.append(f"{cut} reasonings were cut after {MAX_CHARACTERS} characters")
+    if log.num_steps > len(log.steps):
+        notes.append(
+            f"{len(log.steps)} of {log.num_steps} steps are measured; raise --max-steps for more"
+        )
+    return notes
+
+
+def _as_training(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    """Records under the names that detectors know; a log has words where a run has tokens."""
+    return [
+        one.model_copy(
+            update={
+                "metrics": one.metrics
+                | {"rollout/reasoning_tokens": one.metrics["rollout/reasoning_words"]}
+            }
+        )
+        if "rollout/reasoning_words" in one.metrics
+        else one
+        for one in steps
+    ]
+
+
+def _failure(found: Finding) -> FoundFailure:
+    text = found.text
+    if found.name == "reasoning_shrinkage":
+        text = text.replace("tokens a reply", "words a reply")
+    return FoundFailure(
+        name=found.name, since_step=found.since_step, severity=found.severity, text=text
+    )
+
+
+def _settings(settings: ReadSettings) -> dict[str, str | int]:
+    limits = settings.limits
+    return {
+        "reasoning": settings.rule.text,
+        "max_prompts": limits.prompts,
+        "max_traces": limits.traces,
+        "max_steps": limits.steps,
+        "turns": limits.turns,
+        "seed": limits.seed,
+    }

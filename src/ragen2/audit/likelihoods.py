@@ -1,0 +1,183 @@
+"""Three ways to ask how well a reasoning fits each prompt: its wording, a model, or a server.
+
+All give a score matrix, so what is measured on it does not depend on where it comes from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ragen2.audit.reservoir import TextTrace
+from ragen2.audit.rollouts import Chat, Prompt
+from ragen2.audit.text_model import FEWEST_TRACES, text_scores
+from ragen2.policy import ChatTokenizer, Pair
+from ragen2.scoring import Trace, cross_score
+from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
+
+Kind = Literal["text", "model", "server"]
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A score matrix, or the reason there is none, and the traces that could not take part."""
+
+    matrix: ScoreMatrix | None
+    reason: str = ""
+    unused: Counter[str] = field(default_factory=Counter)
+
+
+class Likelihood(Protocol):
+    """Scores the kept reasonings of a step under that step's prompts."""
+
+    kind: Kind
+    name: str
+
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+        """One list of traces a prompt, in random order within each."""
+        ...
+
+
+class Policy(Protocol):
+    """A local model: it has a tokenizer and scores tokens."""
+
+    max_context: int
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The tokenizer that prompts must be made with."""
+        ...
+
+    def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
+        """Log-prob of every continuation token, one array a pair."""
+        ...
+
+
+class TextServer(Protocol):
+    """A server that scores text after text."""
+
+    def score_texts(self, pairs: Sequence[tuple[str, str]]) -> list[FloatArray]:
+        """Log-prob of every token of each continuation."""
+        ...
+
+
+class WordLikelihood:
+    """No model at all: the wording of the other reasonings of each prompt."""
+
+    kind: Kind = "text"
+    name = "wording of the log's own reasonings"
+
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+        """Part of each prompt's traces are fitted to, the others scored."""
+        found = text_scores([[trace.reasoning for trace in traces] for traces in prompts])
+        if found is None:
+            return Scored(
+                None, f"fewer than two prompts have {FEWEST_TRACES} reasonings to compare"
+            )
+        left_out = len(prompts) - len(found.prompts)
+        unused = Counter({"prompts with too few reasonings": left_out} if left_out else {})
+        return Scored(found.matrix, unused=unused)
+
+
+class PolicyLikelihood:
+    """A local model; text is tokenised with its own tokenizer, chat rendered by its template."""
+
+    kind: Kind = "model"
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        self.policy = policy
+        self.name = name
+
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+        """Every trace under every distinct prompt."""
+        unused: Counter[str] = Counter()
+        traces = []
+        for one in (trace for group in prompts for trace in group):
+            trace = Trace(
+                self._context(one), self._ids(self.policy.tokenizer.encode(one.reasoning))
+            )
+            if not len(trace.reasoning_ids_T):
+                unused["reasoning without tokens"] += 1
+            else:
+                traces.append(trace)
+        traces, num_long = self._fitting(traces)
+        if num_long:
+            unused["longer than the model's context"] = num_long
+        matrix = cross_score(traces, self.policy) if traces else None
+        return Scored(matrix, "" if matrix else "fewer than two distinct prompts", unused)
+
+    def _context(self, trace: TextTrace) -> IntArray:
+        encode = self.policy.tokenizer.encode
+        if isinstance(trace.prompt, str):
+            ids = encode(trace.prompt)
+        else:
+            ids = self.policy.tokenizer.start(_messages(trace.prompt))
+        return self._ids([*ids, *encode(trace.lead)])
+
+    def _ids(self, ids: Sequence[int]) -> IntArray:
+        return np.array(ids, dtype=np.int64)
+
+    def _fitting(self, traces: list[Trace]) -> tuple[list[Trace], int]:
+        """Traces that fit after every prompt; a prompt too long for its own traces goes with them."""
+        room = self.policy.max_context
+        own = [t for t in traces if len(t.prompt_ids_T) + len(t.reasoning_ids_T) <= room]
+        longest = max((len(trace.prompt_ids_T) for trace in own), default=0)
+        fitting = [trace for trace in own if longest + len(trace.reasoning_ids_T) <= room]
+        return fitting, len(traces) - len(fitting)
+
+
+class ServerLikelihood:
+    """A server that returns prompt log-probs; chat is rendered plainly, because it has no template."""
+
+    kind: Kind = "server"
+
+    def __init__(self, server: TextServer, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+        """Every trace under every distinct prompt, in one call."""
+        traces = [trace for group in prompts for trace in group]
+        contexts: dict[str, int] = {}
+        owners = [
+            contexts.setdefault(plain(trace.prompt) + trace.lead, len(contexts)) for trace in traces
+        ]
+        if len(contexts) < 2:
+            return Scored(None, "fewer than two distinct prompts")
+        pairs = [(context, trace.reasoning) for trace in traces for context in contexts]
+        values = self.server.score_texts(pairs)
+        owner_N = np.array(owners, dtype=np.int64)
+        own = [values[row * len(contexts) + owner] for row, owner in enumerate(owners)]
+        matrix = ScoreMatrix(
+            np.array([one.sum() for one in values]).reshape(len(traces), len(contexts)),
+            np.array([len(one) for one in own], dtype=np.int64),
+            owner_N,
+        )
+        return Scored(matrix)
+
+
+def plain(prompt: Prompt) -> str:
+    """A prompt as text; chat becomes one paragraph a message and waits for the assistant."""
+    if isinstance(prompt, str):
+        return prompt
+    turns = "".join(f"{role.capitalize()}: {content}\n" for role, content in prompt)
+    return f"{turns}Assistant: "
+
+
+def _messages(chat: Chat) -> list[Message]:
+    """Messages a template takes: three roles, and never two of one role in a row."""
+    found: list[Message] = []
+    for role, content in chat:
+        known: Role = "assistant" if role == "assistant" else "user"
+        if role in SYSTEM_ROLES:
+            known = "system"
+        if found and found[-1].role == known:
+            found[-1] = Message(known, f"{found[-1].content}\n{content}")
+        else:
+            found.append(Message(known, content))
+    return found

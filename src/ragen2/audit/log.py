@@ -1,0 +1,131 @@
+"""Reading a whole log into a bounded sample, and counting what could not be used."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ragen2.audit.files import Advance, Broken, UnreadableFile, read_rows
+from ragen2.audit.readers import READERS, Reader, Row, columns_reader, detect
+from ragen2.audit.reservoir import Limits, Reservoir, StepSample
+from ragen2.audit.rollouts import LoggedRollout, Unusable
+from ragen2.audit.spans import ReasoningRule
+from ragen2.errors import ConfigError
+
+NO_STEP = 0
+"""The step of rollouts whose log does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What a user may say about a log."""
+
+    format: str | None = None
+    """A format's name; left out, each file's first rows decide."""
+    columns: Mapping[str, str] | None = None
+    rule: ReasoningRule = field(default_factory=ReasoningRule)
+    limits: Limits = field(default_factory=Limits)
+
+    def reader(self) -> Reader | None:
+        """The reader that was asked for; None when the log is to decide."""
+        if self.columns is not None:
+            if self.format not in {None, "columns"}:
+                raise ConfigError(f"--columns goes with --format columns, not {self.format}")
+            return columns_reader(self.columns)
+        if self.format is not None and self.format not in READERS:
+            raise ConfigError(f"--format must be one of {', '.join(READERS)}, got {self.format!r}")
+        return READERS[self.format] if self.format else None
+
+
+@dataclass(slots=True)
+class Log:
+    """What was read."""
+
+    steps: list[StepSample] = field(default_factory=list)
+    num_steps: int = 0
+    """Steps that the log has; more than were kept, if it has many."""
+    formats: list[str] = field(default_factory=list)
+    num_rows: int = 0
+    num_used: int = 0
+    unused: Counter[str] = field(default_factory=Counter)
+    """Rows that gave no rollout, by reason."""
+    no_trace: Counter[str] = field(default_factory=Counter)
+    """Rollouts that gave no reasoning, by reason."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def read_log(files: Sequence[Path], settings: ReadSettings, advance: Advance) -> Log:
+    """Read every file once, in order; memory depends on the limits, not on the log."""
+    asked = settings.reader()
+    log = Log()
+    reservoir = Reservoir(settings.limits, settings.rule)
+    for path in files:
+        file_step = _step_of_name(path) if len(files) > 1 else NO_STEP
+        try:
+            _read_file(path, asked, log, reservoir, file_step, advance)
+        except UnreadableFile as error:
+            log.unreadable[str(path)] = str(error)
+    log.no_trace = reservoir.without
+    log.steps = reservoir.steps()
+    log.num_steps = len(log.steps) + reservoir.num_left_out
+    if not any(step.num_reasonings for step in log.steps):
+        raise ConfigError(_nothing(log, files))
+    return log
+
+
+def _read_file(
+    path: Path, asked: Reader | None, log: Log, reservoir: Reservoir, step: int, advance: Advance
+) -> None:
+    reader = asked
+    for row in read_rows(path, advance):
+        log.num_rows += 1
+        if isinstance(row, Broken):
+            log.unused[row.reason] += 1
+            continue
+        try:
+            reader = reader or _detected(row)
+            for rollout in _rollouts(row, reader):
+                reservoir.add(rollout, rollout.step if rollout.step is not None else step)
+        except Unusable as reason:
+            log.unused[str(reason)] += 1
+        else:
+            log.num_used += 1
+            if reader.name not in log.formats:
+                log.formats.append(reader.name)
+
+
+def _detected(row: Row) -> Reader:
+    reader = detect(row)
+    if reader is None:
+        names = ", ".join(sorted(map(str, row))[:8])
+        raise UnreadableFile(f"format not recognised (columns {names}); say --columns or --format")
+    return reader
+
+
+def _rollouts(row: Row, reader: Reader) -> list[LoggedRollout]:
+    """A row's rollouts; whatever a row holds, it can at worst be counted."""
+    if not reader.matches(row):
+        raise Unusable(f"not a {reader.name} row")
+    try:
+        return reader.read(row)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Unusable(f"malformed {reader.name} row") from error
+
+
+def _step_of_name(path: Path) -> int:
+    """``completions_00012.parquet`` -> 12, for logs whose rows do not say."""
+    found = re.search(r"(\d+)$", path.name.split(".")[0])
+    return int(found[1]) if found else NO_STEP
+
+
+def _nothing(log: Log, files: Sequence[Path]) -> str:
+    """One line on why a log cannot be audited."""
+    reasons = [f"{count} {reason}" for reason, count in (log.unused + log.no_trace).most_common(3)]
+    reasons += [f"{Path(path).name}: {why}" for path, why in list(log.unreadable.items())[:2]]
+    cure = "check --reasoning" if log.no_trace else "check --format and --columns"
+    place = files[0] if len(files) == 1 else f"{len(files)} files"
+    told = "; ".join(reasons) or "no rows"
+    return f"nothing to audit in {place}: {log.num_rows} rows read ({told}); {cure}"

@@ -1,0 +1,163 @@
+"""What every log is read into: rollouts as text, whatever framework wrote them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Chat = tuple[tuple[str, str], ...]
+"""Messages as (role, content), oldest first."""
+Prompt = str | Chat
+"""What the model saw: text that was rendered already, or messages that were not."""
+
+_STRIPPED = re.compile(r"(?:^|\n)(system|user|assistant)\n")
+_BARE_TAG = re.compile(r"(?:<[\w-]+>)?")
+
+
+class Unusable(Exception):
+    """A row that cannot be audited; its text is the reason it is counted under."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTurn:
+    """One reply with everything the model saw before it."""
+
+    prompt: Prompt
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRollout:
+    """One trajectory of a log; what the log does not say is None."""
+
+    turns: tuple[LoggedTurn, ...]
+    reward: float | None = None
+    step: int | None = None
+    group: str | None = None
+    """Rollouts with one label were meant for comparison; without one, equal prompts are."""
+    solved: bool | None = None
+
+
+def digest(prompt: Prompt) -> bytes:
+    """Sixteen bytes that equal prompts share."""
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+    kind = b"text" if isinstance(prompt, str) else b"chat"
+    hashed = hashlib.blake2b(kind, digest_size=16)
+    hashed.update(text.encode("utf-8", "surrogatepass"))
+    return hashed.digest()
+
+
+def prompt_of(value: Any) -> Prompt:
+    """A prompt column: messages, messages written as JSON, or text."""
+    found = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
+    if isinstance(found, str) and found.strip():
+        return found
+    if is_messages(found):
+        return chat_of(found)
+    raise Unusable("no prompt")
+
+
+def chat_of(messages: Sequence[Mapping[str, Any]]) -> Chat:
+    """Messages as (role, content) pairs."""
+    return tuple((str(one.get("role", "user")), message_text(one)) for one in messages)
+
+
+def is_messages(value: Any) -> bool:
+    """Whether this is a list of chat messages that holds at least one."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """All that a message says: separately kept reasoning in think tags, content, tool calls."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    text = content if isinstance(content, str) else ""
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        text = f"<think>{reasoning}</think>{text}"
+    calls = message.get("tool_calls")
+    return text + "".join(_calls(calls)) if isinstance(calls, list) else text
+
+
+def dialogue_turns(before: Prompt, messages: Sequence[Mapping[str, Any]]) -> tuple[LoggedTurn, ...]:
+    """One turn for each assistant message; each sees ``before`` and every message up to it."""
+    if isinstance(before, str):
+        replies = [message_text(one) for one in messages if one.get("role") == "assistant"]
+        return (LoggedTurn(before, replies[0]),) if replies else ()
+    seen: list[tuple[str, str]] = list(before)
+    turns = []
+    for pair in chat_of(messages):
+        if pair[0] == "assistant" and seen:
+            turns.append(LoggedTurn(tuple(seen), pair[1]))
+        seen.append(pair)
+    return tuple(turns)
+
+
+def reply_turns(prompt: Prompt, completion: Any) -> tuple[LoggedTurn, ...]:
+    """Turns of a completion column: text, or messages that may hold several replies."""
+    if is_messages(completion):
+        turns = dialogue_turns(prompt, completion)
+    else:
+        turns = (LoggedTurn(prompt, completion),) if isinstance(completion, str) else ()
+    if not any(turn.text for turn in turns):
+        raise Unusable("no completion")
+    return turns
+
+
+def unstrip(text: str) -> Prompt:
+    r"""Messages of a ChatML prompt that was decoded without its special tokens, else the text itself.
+
+    Such text reads ``system\n...\nuser\n...\nassistant\n``, perhaps with a pre-filled tag behind.
+    Roles must come in the order of a conversation that waits for the assistant; a text in any other
+    order is left alone.
+    """
+    found = list(_STRIPPED.finditer(text))
+    roles = [match[1] for match in found]
+    talk = roles[1:] if roles[:1] == ["system"] else roles
+    expected = ["user" if index % 2 == 0 else "assistant" for index in range(len(talk))]
+    if not found or found[0].start() != 0 or len(talk) < 2 or talk != expected or len(talk) % 2:
+        return text
+    ends = [match.start() for match in found[1:]]
+    pieces = [text[match.end() : end] for match, end in zip(found[:-1], ends, strict=True)]
+    if not _BARE_TAG.fullmatch(text[found[-1].end() :].strip()):
+        return text
+    return tuple(zip(roles[:-1], pieces, strict=True))
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None: a text column may hold digits, a log may hold NaN."""
+    if isinstance(value, bool) or value is None:
+        return float(value) if isinstance(value, bool) else None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def whole(value: Any) -> int | None:
+    """A step number, or None."""
+    found = number(value)
+    return int(found) if found is not None and found == int(found) else None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _calls(calls: Sequence[Any]) -> Iterator[str]:
+    for call in calls:
+        if isinstance(call, dict):
+            function = call.get("function")
+            inner = function if isinstance(function, dict) else call
+            yield f"\n{inner.get('name', 'tool')}({inner.get('arguments', '')})"

@@ -1,0 +1,157 @@
+"""``ragen2 audit``: did it collapse? Asked of the rollouts that any framework logged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragen2.cli.options import torch_room
+from ragen2.errors import ConfigError, FailedCheck, RunError
+
+if TYPE_CHECKING:
+    from ragen2.audit import Limits, ReadSettings
+    from ragen2.audit.likelihoods import Likelihood
+    from ragen2.runs.audit_record import AuditRecord
+
+TEXT_SAMPLE = (32, 16)
+"""Prompts, and reasonings of each, kept of a step: comparing wording is cheap and needs many."""
+MODEL_SAMPLE = (16, 4)
+"""With a model every reasoning is scored under every prompt."""
+
+
+def audit(  # noqa: PLR0913 - one parameter a flag
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Log files, run directories or folders of logs."),
+    ],
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M",
+            help="Score with this: folder, hub id, run directory, or server (http://host/v1#model). "
+            "Left out, wording is compared instead of likelihoods.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="F", help="ragen2, trl, verl, verifiers, ragen or columns."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="MAP", help="prompt=A,completion=B and reward, step, group."),
+    ] = None,
+    reasoning: Annotated[
+        str, typer.Option(metavar="RULE", help="think, tag:NAME, all or regex:PATTERN.")
+    ] = "think",
+    turns: Annotated[int, typer.Option(min=1, help="Turn positions to measure.")] = 1,
+    max_prompts: Annotated[
+        int | None,
+        typer.Option(min=2, help="Prompts kept of each step.", show_default="32; with --model 16"),
+    ] = None,
+    max_traces: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Reasonings kept of each prompt.", show_default="16; with --model 4"
+        ),
+    ] = None,
+    max_steps: Annotated[int, typer.Option(min=2, help="Steps measured, spread evenly.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for report.html and audit.json.")] = Path(
+        "audit"
+    ),
+    fail_on: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Exit 1 on these regimes or failures, comma-separated."),
+    ] = None,
+) -> None:
+    """Read logged rollouts and say whether reasoning still depends on its prompt.
+
+    Example: ragen2 audit runs/try --fail-on template_collapse
+    """
+    from ragen2.audit import Limits
+
+    unwanted = _unwanted(fail_on)
+    usual = MODEL_SAMPLE if model else TEXT_SAMPLE
+    limits = Limits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
+    record = _audit(paths, model, _read_settings(log_format, columns, reasoning, limits))
+    report = _write(record, out)
+    from ragen2.cli.audit_view import print_audit
+
+    print_audit(record, report)
+    found = unwanted & {record.regime or "", *(one.name for one in record.failures)}
+    if found:
+        raise FailedCheck(f"--fail-on: found {', '.join(sorted(found))}")
+
+
+def _read_settings(
+    log_format: str | None, columns: str | None, reasoning: str, limits: Limits
+) -> ReadSettings:
+    from ragen2.audit import ReadSettings, ReasoningRule, parse_columns
+
+    chosen = parse_columns(columns) if columns is not None else None
+    settings = ReadSettings(log_format, chosen, ReasoningRule(reasoning), limits)
+    settings.reader()  # a wrong --format is told before anything is read
+    return settings
+
+
+def _audit(paths: list[Path], model: str | None, settings: ReadSettings) -> AuditRecord:
+    from ragen2.audit import analyse, log_files, read_log
+    from ragen2.cli.audit_view import progress_bars
+
+    files = log_files(paths)
+    likelihood = _likelihood(model)
+    with progress_bars(sum(path.stat().st_size for path in files)) as bars:
+        log = read_log(files, settings, bars.read)
+        bars.start_steps(len(log.steps))
+        return analyse(
+            log, settings, likelihood, sources=[str(path) for path in paths], done=bars.measured
+        )
+
+
+def _likelihood(model: str | None) -> Likelihood:
+    from ragen2.audit import PolicyLikelihood, ServerLikelihood, WordLikelihood
+
+    if model is None:
+        return WordLikelihood()
+    if model.startswith(("http://", "https://")):
+        from ragen2.audit.servers import server_and_model
+        from ragen2.backends.server import ServerScorer
+
+        return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
+    return PolicyLikelihood(torch_room().open_policy(model), model)
+
+
+def _unwanted(fail_on: str | None) -> set[str]:
+    from ragen2.diagnostics import Regime
+    from ragen2.diagnostics.detectors import DETECTORS
+
+    if fail_on is None:
+        return set()
+    known = [*(one.value for one in Regime), *(one.__name__ for one in DETECTORS)]
+    names = [name.strip() for name in fail_on.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--fail-on takes {', '.join(known)}; got {name!r}")
+    return set(names)
+
+
+def _write(record: AuditRecord, out: Path) -> Path:
+    """Both files, each whole or not at all."""
+    from ragen2.reports.audit_page import render_audit
+    from ragen2.runs.files import write_atomically
+
+    report = out / "report.html"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "audit.json", record.model_dump_json(indent=1) + "\n")
+        write_atomically(report, render_audit(record))
+    except OSError as error:
+        raise RunError(
+            f"--out {out} cannot be written: {error.strerror}; choose another folder"
+        ) from error
+    return report

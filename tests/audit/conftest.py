@@ -1,0 +1,29 @@
+"""What the tests of the audit share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen2.audit import Limits, ReadSettings, WordLikelihood, analyse, log_files, read_log
+from ragen2.audit.likelihoods import Likelihood
+from ragen2.runs.audit_record import AuditRecord
+
+Audit = Callable[..., AuditRecord]
+
+
+@pytest.fixture
+def audited() -> Audit:
+    """Audit one path: ``audited(path, limits=Limits(...), columns={...})``."""
+
+    def run(path: Path, *, likelihood: Likelihood | None = None, **settings: Any) -> AuditRecord:
+        chosen = ReadSettings(**({"limits": Limits(prompts=8, traces=8)} | settings))
+        log = read_log(log_files([path]), chosen, lambda _: None)
+        return analyse(
+            log, chosen, likelihood or WordLikelihood(), sources=[str(path)], done=lambda: None
+        )
+
+    return run

@@ -1,0 +1,156 @@
+"""What an audit concludes from a log."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+
+import numpy as np
+import pytest
+
+from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
+from ragen2.audit import Limits
+from ragen2.diagnostics import reward_spread
+from ragen2.reports.audit_page import basis, evidence, render_audit, verdict_words
+
+FIRST = "collapse/first_turn/"
+
+
+def test_a_grounded_log_and_a_collapsed_one_are_told_apart(audited, tmp_path):
+    for grounded, regime in ((True, "diverse_grounded"), (False, "template_collapse")):
+        rows = [own_row(one) for one in make_rollouts(tasks=6, members=8, grounded=grounded)]
+        record = audited(write_jsonl(tmp_path / f"{regime}.jsonl", rows))
+        assert [one.regime for one in record.steps] == [regime, regime]
+        assert (record.regime, record.regime_since) == (regime, 1)
+
+
+def test_one_reasoning_for_everything_is_a_low_entropy_collapse(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts(tasks=6, members=8)]
+    for row in rows:
+        row["output"] = "<think>i walk to the goal</think><answer>Up</answer>"
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.regime == "low_entropy_collapse"
+    assert record.steps[0].metrics[f"{FIRST}conditional_entropy_seq"] == 0.0
+    assert record.steps[0].metrics["rollout/distinct_reasoning_ratio"] == 1 / 48
+    assert record.steps[0].metrics[f"{FIRST}retrieval_accuracy"] == pytest.approx(1 / 6)
+
+
+def test_one_reasoning_a_prompt_is_compressed_but_grounded(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts(tasks=6, members=8)]
+    for row in rows:
+        row["output"] = f"<think>{row['uid']}</think><answer>Up</answer>"
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.regime == "compressed_grounded"
+
+
+def test_the_verdict_is_of_the_last_step_and_says_since_when(audited, tmp_path):
+    healthy = make_rollouts(steps=range(1, 4), tasks=6, members=8)
+    collapsed = make_rollouts(steps=range(4, 9), tasks=6, members=8, grounded=False)
+    rows = [verl_row(one) for one in (*healthy, *collapsed)]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert [one.regime for one in record.steps[:3]] == ["diverse_grounded"] * 3
+    assert (record.regime, record.regime_since) == ("template_collapse", 4)
+    assert [(one.name, one.since_step) for one in record.failures] == [("template_collapse", 4)]
+
+
+def test_reward_numbers_are_those_of_the_groups(audited, tmp_path):
+    rollouts = make_rollouts(steps=[1])
+    rewards = np.random.default_rng(0).normal(size=len(rollouts)).round(3)
+    rows = [verl_row(one) | {"score": float(r)} for one, r in zip(rollouts, rewards, strict=True)]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    expected = reward_spread([rewards[task * 6 : task * 6 + 6] for task in range(4)])
+    found = record.steps[0].metrics
+    assert {n: found[f"reward/{n}"] for n in expected} == pytest.approx(expected)
+    assert found["triage/live"] == 1.0
+
+
+def test_prompts_whose_reward_sees_no_difference_are_shown(audited, tmp_path):
+    rows = [own_row(one) for one in make_rollouts(steps=[1])]
+    for row in rows:
+        if row["seed"] == 0:
+            row |= {"reward": 0.5, "solved": row["luck"] % 2 == 0}
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.steps[0].metrics["triage/reward_blind"] == 0.25
+    assert record.steps[0].metrics["reward/dead_ratio"] == 0.25
+    (blind,) = record.blind_prompts
+    assert (blind.step, blind.reason) == (1, "3 of 6 solved it, yet all were paid 0.5")
+
+
+def test_a_log_without_rewards_says_so(audited, tmp_path):
+    rows = [{"prompt": one.user, "response": one.reply} for one in make_rollouts(steps=[1])]
+    rows[0]["reward"] = "none"
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.steps[0].absent["reward"] == "the log holds no usable rewards"
+    assert "reward/mean" not in record.steps[0].metrics
+    assert f"{FIRST}mi_estimate" in record.steps[0].metrics
+
+
+def test_without_a_model_entropies_are_absent_with_the_reason(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts()]
+    step = audited(write_jsonl(tmp_path / "log.jsonl", rows)).steps[0]
+    assert not {n for n in step.metrics if "reasoning_entropy" in n or "logprob" in n}
+    assert step.absent[f"{FIRST}reasoning_entropy"].startswith("needs --model")
+
+
+def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=2)]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.regime is None
+    assert record.steps[0].absent["collapse/first_turn"] == (
+        "fewer than two prompts have 3 reasonings to compare"
+    )
+    assert verdict_words(record) == "Collapse could not be measured: no step had enough to compare."
+    rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
+    assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
+
+
+def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts()]
+    rows[0]["output"] = f"<think>{'word ' * 4000}</think>"
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.notes == ["1 reasonings were cut after 8192 characters"]
+
+
+def test_steps_that_were_left_out_are_told(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts(steps=range(1, 8))]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=Limits(steps=3))
+    assert [one.step for one in record.steps] == [1, 3, 7]
+    assert record.notes == ["3 of 7 steps are measured; raise --max-steps for more"]
+
+
+def test_later_turns_are_measured_when_asked_for(audited, tmp_path):
+    rows = []
+    for one in make_rollouts(tasks=6, members=8):
+        row = own_row(one)
+        other = " ".join(np.random.default_rng(one.member).choice(FILLER, 5))
+        second = {"text": f"{other}</think><answer>Up</answer>", "reasoning": other}
+        rows.append(row | {"turns": [row["turns"][0] | {"observation": "moved"}, second]})
+    path = write_jsonl(tmp_path / "log.jsonl", rows)
+    step = audited(path, limits=Limits(turns=3)).steps[0]
+    assert step.metrics[f"{FIRST}retrieval_p_value"] <= 0.01
+    assert step.metrics["collapse/turn_2/retrieval_p_value"] > 0.01
+    assert "collapse/turn_3" in step.absent
+    assert "collapse/turn_2/num_traces" not in audited(path).steps[0].metrics
+
+
+def test_every_number_of_the_file_is_finite(audited, tmp_path):
+    rows = [verl_row(one) | {"score": float("nan")} for one in make_rollouts()]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert "NaN" not in record.model_dump_json()
+    assert json.loads(record.model_dump_json())["steps"][0]["absent"]["reward"]
+
+
+def test_the_page_tells_what_the_terminal_tells(audited, tmp_path):
+    rows = [verl_row(one) | {"uid": "<b>"} for one in make_rollouts(tasks=6, members=8)]
+    record = audited(write_jsonl(tmp_path / "a<b.jsonl", rows))
+    raw = render_audit(record)
+    assert "a&lt;b.jsonl" in raw
+    page = unescape(raw)
+    assert verdict_words(record) in page
+    assert basis(record) in page
+    assert all(line in page for line in evidence(record))
+    since, why, retrieval = evidence(record)[:3]
+    assert since == "diverse grounded since step 1 (of 2)"
+    assert why.startswith("diverse grounded: retrieval 1.00 is not below")
+    assert retrieval.startswith("retrieval accuracy 1 at step 1, 1 at step 2 (chance 0.167, p 0.")
+    assert page.count("<svg") >= 4

@@ -1,0 +1,144 @@
+"""``ragen2 audit`` as a user meets it: files, exit codes, one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command_line import Done, Process, assert_refused, wait_for
+from logged_rollouts import make_rollouts, own_row, table_row, verl_row, write_csv, write_jsonl
+from ragen2.runs.audit_record import AuditRecord
+
+Program = Callable[..., Done]
+
+
+def write_log(folder: Path, *, grounded: bool) -> Path:
+    rollouts = make_rollouts(tasks=6, members=8, grounded=grounded)
+    return write_jsonl(folder / "log.jsonl", [verl_row(one) for one in rollouts])
+
+
+def test_a_healthy_log_is_told_so_and_leaves_two_files(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    done = program("audit", "log.jsonl", "--fail-on", "template_collapse,low_entropy_collapse")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Healthy: reasoning is varied and depends on its prompt." in done.stdout
+    assert "Estimated from the wording" in done.stdout
+    assert "96 of 96 rows used (verl)" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "audit").iterdir()) == [
+        "audit.json",
+        "report.html",
+    ]
+    record = AuditRecord.model_validate_json((tmp_path / "audit" / "audit.json").read_text())
+    assert (record.schema_version, record.likelihood) == (1, "text")
+    assert record.regime == "diverse_grounded"
+    page = (tmp_path / "audit" / "report.html").read_text()
+    assert "Healthy" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_collapse_that_was_not_to_be_is_exit_code_1(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=False)
+    done = program("audit", "log.jsonl", "--fail-on", "template_collapse", "--out", "found")
+    assert done.returncode == 1
+    assert done.stderr == "ragen2: --fail-on: found template_collapse\n"
+    assert "Template collapse" in done.stdout
+    assert json.loads((tmp_path / "found" / "audit.json").read_text())["regime"]
+
+
+def test_the_same_log_gives_the_same_audit_again(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    for out in ("one", "two"):
+        assert program("audit", "log.jsonl", "--out", out).returncode == 0
+    assert (tmp_path / "one/audit.json").read_bytes() == (tmp_path / "two/audit.json").read_bytes()
+    assert (tmp_path / "one/report.html").read_text() == (tmp_path / "two/report.html").read_text()
+
+
+def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", [table_row(one) for one in make_rollouts()])
+    done = program("audit", "t.csv", "--columns", "prompt=q,completion=a,reward=r,step=at")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "48 of 48 rows used (columns)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("none.jsonl", "none.jsonl does not exist; give a log file or a run directory"),
+        (
+            "log.jsonl --format excel",
+            "--format must be one of ragen2, verifiers, ragen, trl, verl, columns, got 'excel'",
+        ),
+        (
+            "log.jsonl --reasoning tags",
+            "--reasoning must be think, tag:NAME, all or regex:PATTERN, got 'tags'",
+        ),
+        ("log.jsonl --columns prompt=q", "--columns must name completion, got 'prompt=q'"),
+        (
+            "log.jsonl --columns prompt=a,completion=b --format trl",
+            "--columns goes with --format columns, not trl",
+        ),
+        (
+            "log.jsonl --reasoning tag:plan",
+            "nothing to audit in log.jsonl: 48 rows read (48 no reasoning); check --reasoning",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    program: Program, tmp_path: Path, words: str, line: str
+) -> None:
+    write_jsonl(tmp_path / "log.jsonl", [own_row(one) for one in make_rollouts()])
+    assert_refused(program("audit", *words.split()), tmp_path, line, left=["log.jsonl"])
+
+
+def test_a_name_that_nothing_has_is_refused(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    done = program("audit", "log.jsonl", "--fail-on", "collapse")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ragen2: --fail-on takes diverse_grounded, template_collapse")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_told(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    (tmp_path / "taken").write_text("a file")
+    done = program("audit", "log.jsonl", "--out", "taken")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "ragen2: --out taken cannot be written: File exists; choose another folder\n"
+    )
+
+
+def test_an_interrupt_is_130_and_leaves_nothing(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    line = json.dumps(verl_row(make_rollouts()[0])) + "\n"
+    with (tmp_path / "log.jsonl").open("w") as file:
+        for _ in range(40):
+            file.write(line * 10_000)
+    process = start("audit", "log.jsonl")
+    opened = Path(f"/proc/{process.pid}/fd")
+    wait_for(lambda: any("log.jsonl" in str(one.resolve()) for one in opened.iterdir()), process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_without_a_model_no_torch_is_loaded(program: Program, tmp_path: Path) -> None:
+    from command_line import run_python
+
+    write_log(tmp_path, grounded=True)
+    code = (
+        "import sys; sys.argv = ['ragen2', 'audit', 'log.jsonl']\n"
+        "from ragen2.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = run_python(tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
