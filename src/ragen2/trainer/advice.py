@@ -1,0 +1,166 @@
+"""Should this run filter its prompts? The rules of ``preflight``, on numbers alone.
+
+Sources: the paper's table of Std(RV)/Mean(RV) against the filter's gain (1.29 and 1.16 help, 0.33 costs
+about 5%), its noise injection (the gain holds up to half random moves and is gone at four fifths), and
+arithmetic that is written out at each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+HELPS = 1.0
+"""Std(RV)/Mean(RV) from which the filter is advised: with equal live prompts, half of all are dead."""
+HURTS = 0.5
+"""Up to here it is advised against: with equal live prompts, at most a fifth of all are dead."""
+NOISY = 0.5
+"""Luck's part of the variance from which ranking prompts by variance ranks them by luck."""
+FEWEST_LIVE = 2.0
+"""Live prompts a step below which an update rests on a single prompt."""
+BLIND = 0.25
+"""Share of reward-blind prompts from which the reward comes first."""
+FEWEST_VALID = 0.5
+"""Share of well-formed replies below which the format comes first."""
+
+
+class Decision(StrEnum):
+    """What to do with the filter."""
+
+    FILTER = "filter"
+    NO_FILTER = "no_filter"
+    EITHER = "either"
+    FIX_FIRST = "fix_first"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A decision, in words, with its reasons; the first reason decided."""
+
+    decision: Decision
+    line: str
+    reasons: tuple[str, ...]
+
+    @property
+    def go(self) -> bool:
+        """Whether the run can start as things are."""
+        return self.decision is not Decision.FIX_FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a batch says, as far as the rules ask."""
+
+    metrics: Mapping[str, float]
+    """Under their names in training: ``reward/``, ``triage/``, ``rollout/``."""
+    num_prompts: int
+    ratio_interval: tuple[float, float] | None = None
+    """Of Std(RV)/Mean(RV), over prompts."""
+    environment_ratio: float | None = None
+    """Luck's part of the reward variance; None where luck does nothing or nothing varies."""
+    regime: str | None = None
+
+
+def advise(found: Finding) -> Advice:
+    """The first rule that applies decides: broken things, then noise, then evenness of the variance."""
+    blocking = _must_fix(found)
+    remarks = _remarks(found)
+    if blocking:
+        line = "NO-GO: fix this first"
+        return Advice(Decision.FIX_FIRST, line, (*blocking, *remarks))
+    decision, reason = _about_the_filter(found)
+    line = {
+        Decision.FILTER: "GO: use the filter",
+        Decision.NO_FILTER: "GO: train without the filter",
+        Decision.EITHER: "GO: with or without the filter",
+    }[decision]
+    return Advice(decision, line, (reason, *remarks))
+
+
+def _must_fix(found: Finding) -> list[str]:
+    metrics = found.metrics
+    reasons = []
+    errors = metrics.get("rollout/env_errors", 0.0)
+    if errors:
+        reasons.append(f"the environment raised in {errors:.0f} episodes; mend it")
+    valid = metrics.get("rollout/format_validity")
+    if valid is not None and valid < FEWEST_VALID:
+        reasons.append(
+            f"only {valid:.0%} of replies have the asked-for form; warm-start the model on the format"
+        )
+    blind = metrics["triage/reward_blind"]
+    if blind >= BLIND:
+        reasons.append(
+            f"the reward does not see what is done on {blind:.0%} of prompts; look at the examples "
+            "and mend the reward"
+        )
+    live = (1.0 - metrics["reward/dead_ratio"]) * found.num_prompts
+    if live < FEWEST_LIVE:
+        reasons.append(
+            f"{live:.0f} of {found.num_prompts} prompts have any variance, so an update rests on "
+            f"one prompt or none; {_difficulty(metrics)}"
+        )
+    return reasons
+
+
+def _difficulty(metrics: Mapping[str, float]) -> str:
+    hard, easy = metrics["triage/too_hard"], metrics["triage/too_easy"]
+    if hard > easy:
+        return f"{hard:.0%} are too hard: take easier tasks, a warm start or larger groups"
+    if easy > hard:
+        return f"{easy:.0%} are too easy: take harder tasks"
+    return "take tasks that the model solves sometimes, or larger groups"
+
+
+def _about_the_filter(found: Finding) -> tuple[Decision, str]:
+    share = found.environment_ratio
+    if share is not None and share >= NOISY:
+        return (
+            Decision.NO_FILTER,
+            f"luck makes {share:.0%} of the reward variance, so the filter would rank prompts by "
+            "luck; less noise or larger groups come first",
+        )
+    ratio = found.metrics["reward/variance_std_over_mean"]
+    told = f"Std(RV)/Mean(RV) is {ratio:.2f}{_between(found.ratio_interval)}"
+    if ratio >= HELPS:
+        return (
+            Decision.FILTER,
+            f"{told}: variance is uneven, as where the filter helped (1.16, 1.29)",
+        )
+    if ratio <= HURTS:
+        return (
+            Decision.NO_FILTER,
+            f"{told}: prompts hold much the same variance, as where the filter cost success (0.33)",
+        )
+    return (
+        Decision.EITHER,
+        f"{told}: between the cases where the filter helped (1.16) and cost success (0.33)",
+    )
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+
+
+def _remarks(found: Finding) -> list[str]:
+    """What a reader should know, whatever was decided."""
+    metrics = found.metrics
+    remarks = []
+    blind = metrics["triage/reward_blind"]
+    if 0.0 < blind < BLIND:
+        remarks.append(f"the reward does not see what is done on {blind:.0%} of prompts")
+    if metrics["triage/format_only"]:
+        remarks.append(
+            f"{metrics['triage/format_only']:.0%} of prompts vary by format penalties alone"
+        )
+    if found.regime in {"template_collapse", "low_entropy_collapse"}:
+        remarks.append(
+            f"reasoning does not depend on its prompt even now ({found.regime.replace('_', ' ')})"
+        )
+    interval = found.ratio_interval
+    if interval and interval[0] < HURTS and interval[1] > HELPS:
+        remarks.append(
+            f"{found.num_prompts} prompts leave the ratio open; raise rollout.prompts to be surer"
+        )
+    return remarks

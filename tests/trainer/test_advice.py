@@ -1,0 +1,107 @@
+"""The rules of preflight, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ragen2.trainer.advice import Decision, Finding, advise
+
+HEALTHY = {
+    "rollout/env_errors": 0.0,
+    "rollout/format_validity": 0.95,
+    "reward/dead_ratio": 0.25,
+    "reward/variance_std_over_mean": 1.2,
+    "triage/too_easy": 0.0,
+    "triage/too_hard": 0.25,
+    "triage/reward_blind": 0.0,
+    "triage/format_only": 0.0,
+}
+FOUND = Finding(HEALTHY, num_prompts=8, ratio_interval=(0.7, 1.6))
+
+
+def decide(found: Finding = FOUND, **metrics: float):
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return advise(replace(found, metrics=HEALTHY | named))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "decision", "line"),
+    [
+        (1.29, Decision.FILTER, "GO: use the filter"),
+        (1.0, Decision.FILTER, "GO: use the filter"),
+        (0.99, Decision.EITHER, "GO: with or without the filter"),
+        (0.51, Decision.EITHER, "GO: with or without the filter"),
+        (0.5, Decision.NO_FILTER, "GO: train without the filter"),
+        (0.33, Decision.NO_FILTER, "GO: train without the filter"),
+    ],
+)
+def test_the_ratio_decides_where_nothing_is_broken(ratio, decision, line):
+    advice = decide(reward__variance_std_over_mean=ratio)
+    assert (advice.decision, advice.line, advice.go) == (decision, line, True)
+    assert advice.reasons[0].startswith(f"Std(RV)/Mean(RV) is {ratio:.2f} (0.70 to 1.60): ")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"rollout__env_errors": 2.0}, "the environment raised in 2 episodes; mend it"),
+        (
+            {"rollout__format_validity": 0.49},
+            "only 49% of replies have the asked-for form; warm-start the model on the format",
+        ),
+        (
+            {"triage__reward_blind": 0.25},
+            "the reward does not see what is done on 25% of prompts; look at the examples and mend "
+            "the reward",
+        ),
+        (
+            {"reward__dead_ratio": 0.875, "triage__too_hard": 0.75},
+            "1 of 8 prompts have any variance, so an update rests on one prompt or none; 75% are too "
+            "hard: take easier tasks, a warm start or larger groups",
+        ),
+        (
+            {"reward__dead_ratio": 1.0, "triage__too_hard": 0.0, "triage__too_easy": 1.0},
+            "0 of 8 prompts have any variance, so an update rests on one prompt or none; 100% are too "
+            "easy: take harder tasks",
+        ),
+    ],
+)
+def test_what_is_broken_comes_first(metrics, reason):
+    advice = decide(**metrics)
+    assert (advice.decision, advice.line, advice.go) == (
+        Decision.FIX_FIRST,
+        "NO-GO: fix this first",
+        False,
+    )
+    assert advice.reasons == (reason,)
+
+
+def test_two_live_prompts_are_enough_to_go_on():
+    assert decide(reward__dead_ratio=0.75).decision is Decision.FILTER
+
+
+@pytest.mark.parametrize(
+    ("share", "decision"),
+    [(0.5, Decision.NO_FILTER), (0.49, Decision.FILTER), (None, Decision.FILTER)],
+)
+def test_the_filter_does_not_rank_by_luck(share, decision):
+    assert decide(replace(FOUND, environment_ratio=share)).decision is decision
+
+
+def test_remarks_follow_the_reason_that_decided():
+    found = replace(FOUND, regime="template_collapse", ratio_interval=(0.3, 1.8))
+    advice = decide(found, triage__reward_blind=0.125, triage__format_only=0.5)
+    assert advice.reasons[1:] == (
+        "the reward does not see what is done on 12% of prompts",
+        "50% of prompts vary by format penalties alone",
+        "reasoning does not depend on its prompt even now (template collapse)",
+        "8 prompts leave the ratio open; raise rollout.prompts to be surer",
+    )
+
+
+def test_a_batch_without_any_variance_has_no_ratio_and_needs_none():
+    metrics = {name: value for name, value in HEALTHY.items() if "over_mean" not in name}
+    found = Finding(metrics | {"reward/dead_ratio": 1.0}, num_prompts=8)
+    assert advise(found).decision is Decision.FIX_FIRST
