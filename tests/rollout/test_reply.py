@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.backends.scripted import END, ByteTokenizer
-from ragen2.rollout.reply import ReplyFormat, parse_reply, reasoning_span, render_reply
+from ragen2.rollout.reply import (
+    ReplyFormat,
+    action_span,
+    parse_reply,
+    reasoning_span,
+    render_reply,
+)
 from ragen2.types import Completion, Finish
 
 FORM = ReplyFormat(thinking=True, max_actions=2)
@@ -156,3 +162,55 @@ def test_the_description_states_the_rule(form, description):
 def test_the_prefill_opens_what_the_reply_closes(form):
     text = form.prefill + render_reply("why", ["Up"], form)
     assert text in {"<think>why</think><answer>Up</answer>", "<answer>Up</answer>"}
+
+
+@given(words, actions)
+def test_the_action_span_is_exactly_the_tokens_between_the_answer_tags(reasoning, chosen):
+    completion = written(render_reply(reasoning, chosen, FORM))
+    start, end = action_span(completion, FORM, TOKENIZER)
+    assert completion.ids_T[start:end].tolist() == TOKENIZER.encode(" || ".join(chosen))
+
+
+@given(actions)
+def test_without_thinking_the_action_span_starts_at_the_first_token(chosen):
+    completion = written(render_reply("ignored", chosen, PLAIN))
+    text = " || ".join(chosen)
+    assert action_span(completion, PLAIN, TOKENIZER) == (0, len(TOKENIZER.encode(text)))
+
+
+def test_the_spans_of_reasoning_and_action_leave_exactly_the_tags_between_them():
+    completion = written("go</think> <answer>Up</answer>")
+    between = completion.ids_T[
+        reasoning_span(completion, FORM, TOKENIZER)[1] : action_span(completion, FORM, TOKENIZER)[0]
+    ]
+    assert TOKENIZER.decode(between.tolist()) == "</think> <answer>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a</think><answer>Up", "a</think> Up", "a</think><answer> || </answer>", "a", "a</think>"],
+)
+def test_a_reply_without_a_read_action_has_no_action_span(text):
+    assert action_span(written(text, Finish.LENGTH), FORM, TOKENIZER) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ab</think><answer>Up</answer>", "Up"),
+        ("abc</think><answer>Up</answer>", ""),
+        ("abc</think><answer>Down</answer>", "ow"),
+    ],
+)
+def test_a_token_that_straddles_the_answer_tag_belongs_to_the_tag(text, expected):
+    class Pairs(ByteTokenizer):
+        """Two characters a token."""
+
+        def decode(self, ids_T):
+            return "".join(chr(i // 1000) + chr(i % 1000) for i in ids_T)
+
+    padded = text + " " * (len(text) % 2)
+    ids = [ord(a) * 1000 + ord(b) for a, b in zip(padded[::2], padded[1::2], strict=True)]
+    completion = Completion(np.array(ids), np.zeros(len(ids)), padded, Finish.STOP)
+    start, end = action_span(completion, FORM, Pairs())
+    assert Pairs().decode(completion.ids_T[start:end].tolist()) == expected

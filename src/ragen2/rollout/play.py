@@ -12,7 +12,7 @@ import numpy as np
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.policy import Request, Sampler
 from ragen2.rollout.context import first_visible_turn, prompt_ids, system_message, turn_message
-from ragen2.rollout.reply import parse_reply, reasoning_span
+from ragen2.rollout.reply import action_span, parse_reply, reasoning_span
 from ragen2.rollout.settings import Rollout
 from ragen2.types import Completion, Group, Message, Prompt, Reply, StopReason, Trajectory, Turn
 
@@ -114,6 +114,7 @@ class _Play:
                 reward=float(sum(step.reward for step in steps)),
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
+                action_span=action_span(completion, self.rollout.form, sampler.tokenizer),
             )
         )
         if self.stop is None and self.actions_taken >= self.env.max_actions:

@@ -41,13 +41,12 @@ class ReplyFormat:
 def parse_reply(completion: Completion, form: ReplyFormat) -> Reply:
     """Read reasoning and actions; a malformed reply keeps what is there and says what is wrong."""
     text = form.prefill + completion.text
-    match = (_BLOCKS if form.thinking else _ANSWER).match(text.lstrip())
+    match = _match(text, form)
     if match is None:
         return Reply(
             _open_reasoning(text) if form.thinking else "", (), _problem(text, completion, form)
         )
-    pieces = (piece.strip() for piece in match["answer"].split(ACTION_SEPARATOR))
-    actions = tuple(piece for piece in pieces if piece)
+    actions = _pieces(match["answer"])
     return Reply(
         match["think"].strip(), actions[: form.max_actions], _action_problem(actions, form)
     )
@@ -67,14 +66,25 @@ def reasoning_span(
     if end_character < 0:
         is_ended = completion.finish is Finish.EOS
         return 0, len(completion.ids_T) - int(is_ended)
-    low, high = 0, len(completion.ids_T)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(tokenizer.decode(completion.ids_T[:middle].tolist())) <= end_character:
-            low = middle
-        else:
-            high = middle - 1
-    return 0, low
+    return 0, _tokens_within(completion, end_character, tokenizer)
+
+
+def action_span(
+    completion: Completion, form: ReplyFormat, tokenizer: ChatTokenizer
+) -> tuple[int, int]:
+    """Half-open token range of what stands in the answer; ``(0, 0)`` when no action was read.
+
+    It starts after the token in which ``<answer>`` ends and stops before the one in which
+    ``</answer>`` begins: as for the reasoning, a token that straddles a tag belongs to the tag.
+    """
+    match = _match(form.prefill + completion.text, form)
+    if match is None or not _pieces(match["answer"]):
+        return 0, 0
+    start_character, end_character = (place - len(form.prefill) for place in match.span("answer"))
+    # One more token than fits strictly before the first character of the answer.
+    start = _tokens_within(completion, start_character - 1, tokenizer) + 1 if start_character else 0
+    end = _tokens_within(completion, end_character, tokenizer)
+    return (start, end) if start < end else (0, 0)
 
 
 def render_reply(reasoning: str, actions: Sequence[str], form: ReplyFormat) -> str:
@@ -83,6 +93,27 @@ def render_reply(reasoning: str, actions: Sequence[str], form: ReplyFormat) -> s
     return (
         f"{reasoning}</think><answer>{answer}</answer>" if form.thinking else f"{answer}</answer>"
     )
+
+
+def _match(text: str, form: ReplyFormat) -> re.Match[str] | None:
+    return (_BLOCKS if form.thinking else _ANSWER).match(text)
+
+
+def _pieces(answer: str) -> tuple[str, ...]:
+    pieces = (piece.strip() for piece in answer.split(ACTION_SEPARATOR))
+    return tuple(piece for piece in pieces if piece)
+
+
+def _tokens_within(completion: Completion, characters: int, tokenizer: ChatTokenizer) -> int:
+    """The most sampled tokens whose text has at most this many characters."""
+    low, high = 0, len(completion.ids_T)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(tokenizer.decode(completion.ids_T[:middle].tolist())) <= characters:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _open_reasoning(text: str) -> str:

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from ragen2.types import Group, Trajectory, Turn
+import numpy as np
+
+from ragen2.errors import RunError
+from ragen2.types import (
+    Completion,
+    Finish,
+    Group,
+    Message,
+    Prompt,
+    Reply,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 
 
 def group_lines(group: Group, step: int) -> list[str]:
     """One line a trajectory."""
     return [json.dumps(_trajectory(one, step), ensure_ascii=False) for one in group.trajectories]
+
+
+def groups_of(lines: Iterable[str]) -> list[Group]:
+    """The groups that ``group_lines`` wrote, in order; their members may stand anywhere."""
+    members: dict[Prompt, list[Trajectory]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            trajectory = _read_trajectory(json.loads(line))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"line {number} is not a trajectory of a run's rollouts ({error!r}); "
+                "give a rollouts/step_*.jsonl file as training wrote it"
+            ) from error
+        members.setdefault(trajectory.prompt, []).append(trajectory)
+    return [Group(prompt, tuple(trajectories)) for prompt, trajectories in members.items()]
 
 
 def _trajectory(trajectory: Trajectory, step: int) -> dict[str, Any]:
@@ -42,6 +71,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "reasoning": turn.reply.reasoning,
         "reasoning_span": list(turn.reasoning_span),
         "actions": list(turn.reply.actions),
+        "action_span": list(turn.action_span),
         "executed": list(turn.executed),
         "valid": turn.reply.valid,
         "problem": turn.reply.problem,
@@ -49,3 +79,37 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "penalty": turn.penalty,
     }
+
+
+def _read_trajectory(data: dict[str, Any]) -> Trajectory:
+    messages = tuple(Message(one["role"], one["content"]) for one in data["messages"])
+    return Trajectory(
+        Prompt(data["env"], data["seed"], messages),
+        data["luck"],
+        tuple(_read_turn(turn) for turn in data["turns"]),
+        StopReason(data["stop"]),
+        data["solved"],
+        data["error"],
+    )
+
+
+def _read_turn(data: dict[str, Any]) -> Turn:
+    start, end = data["reasoning_span"]
+    # Files of runs before spans of actions were recorded have none.
+    action_start, action_end = data.get("action_span", (0, 0))
+    return Turn(
+        prompt_ids_T=np.array(data["prompt_ids"], dtype=np.int64),
+        completion=Completion(
+            np.array(data["ids"], dtype=np.int64),
+            np.array(data["logprobs"], dtype=np.float64),
+            data["text"],
+            Finish(data["finish"]),
+        ),
+        reply=Reply(data["reasoning"], tuple(data["actions"]), data["problem"]),
+        reasoning_span=(start, end),
+        observation=data["observation"],
+        reward=data["reward"],
+        penalty=data["penalty"],
+        executed=tuple(data["executed"]),
+        action_span=(action_start, action_end),
+    )

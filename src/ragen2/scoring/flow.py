@@ -1,0 +1,187 @@
+"""How likely an action stays when its reasoning, or its prompt, is exchanged for another's.
+
+A reply is four pieces: prompt X, reasoning Z, what stands between (the tags), action A. The action is
+scored after contexts in which one piece is exchanged or missing; the pieces that stay are the sampled
+tokens. X may be anything a scorer reads as ids, the tokens of an image among them.
+
+Shape letters: N traces, S exchanges a trace, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ragen2.policy import Pair, Scorer
+from ragen2.types import BoolArray, FloatArray, Group, IntArray, Turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionTrace:
+    """One turn in its pieces, each as the tokens that were really used."""
+
+    prompt_ids_T: IntArray
+    reasoning_ids_T: IntArray
+    between_ids_T: IntArray
+    """From the end of the reasoning to the action: the closing and opening tags."""
+    action_ids_T: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowScores:
+    """Summed log-probs of N actions as they were written and under each exchange."""
+
+    own_N: FloatArray
+    swapped_NS: FloatArray
+    """After the reasoning of another prompt."""
+    blank_N: FloatArray
+    """After no reasoning."""
+    redirected_NS: FloatArray
+    """After another prompt, with the own reasoning."""
+    differs_NS: BoolArray
+    """Whether the other reasoning is another text at all."""
+    length_N: IntArray
+    """Tokens of each action."""
+    owner_N: IntArray
+    """Which distinct prompt each trace was written for."""
+
+
+@runtime_checkable
+class _Bounded(Protocol):
+    max_context: int
+
+
+def action_traces(
+    groups: Sequence[Group], turn: int, limit: int, rng: np.random.Generator
+) -> list[ActionTrace]:
+    """Turn ``turn`` (from 1) of all trajectories in its pieces; at most ``limit``, even over groups.
+
+    A reply without reasoning or without action has no link between the two and is left out.
+    """
+    by_group = [
+        [
+            _pieces(one.turns[turn - 1])
+            for one in group.trajectories
+            if len(one.turns) >= turn and _has_both(one.turns[turn - 1])
+        ]
+        for group in groups
+    ]
+    for members in by_group:
+        rng.shuffle(members)
+    rounds = range(max((len(members) for members in by_group), default=0))
+    chosen = [members[r] for r in rounds for members in by_group if r < len(members)]
+    return chosen[:limit]
+
+
+def score_flow(
+    traces: Sequence[ActionTrace],
+    scorer: Scorer,
+    temperature: float = 1.0,
+    *,
+    swaps: int,
+    rng: np.random.Generator,
+) -> FlowScores | None:
+    """Score every action under its own context and each exchange; None without a prompt to swap with.
+
+    The ``swaps`` partners of a trace are drawn without replacement from the traces of other prompts;
+    fewer where there are fewer. Of another reasoning that would overflow the scorer's context, the end
+    is taken that fits: never less than the own one's length.
+    """
+    owner_N = owners(traces)
+    partner_NS = _partners(owner_N, swaps, rng)
+    if partner_NS.size == 0:
+        return None
+    limit = scorer.max_context if isinstance(scorer, _Bounded) else None
+    contexts = _Contexts(traces, partner_NS, limit)
+    logp = _summed(
+        [*contexts.own, *contexts.swapped, *contexts.blank, *contexts.redirected],
+        scorer,
+        temperature,
+    )
+    N, S = partner_NS.shape
+    own_N, swapped, blank_N, redirected = np.split(logp, np.cumsum([N, N * S, N]))
+    return FlowScores(
+        own_N=own_N,
+        swapped_NS=swapped.reshape(N, S),
+        blank_N=blank_N,
+        redirected_NS=redirected.reshape(N, S),
+        differs_NS=_differs(traces, partner_NS),
+        length_N=np.array([len(trace.action_ids_T) for trace in traces], dtype=np.int64),
+        owner_N=owner_N,
+    )
+
+
+def owners(traces: Sequence[ActionTrace]) -> IntArray:
+    """Number of each trace's prompt; prompts with equal tokens are one."""
+    columns: dict[bytes, int] = {}
+    keys = [trace.prompt_ids_T.tobytes() for trace in traces]
+    return np.array([columns.setdefault(key, len(columns)) for key in keys], dtype=np.int64)
+
+
+class _Contexts:
+    """The pairs to score, exchange by exchange, trace by trace."""
+
+    def __init__(
+        self, traces: Sequence[ActionTrace], partner_NS: IntArray, limit: int | None
+    ) -> None:
+        mates = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
+        self.own = [_pair(one, one.prompt_ids_T, one.reasoning_ids_T) for one in traces]
+        self.blank = [_pair(one, one.prompt_ids_T) for one in traces]
+        self.swapped = [
+            _pair(one, one.prompt_ids_T, _that_fits(one, other, limit)) for one, other in mates
+        ]
+        self.redirected = [
+            _pair(one, other.prompt_ids_T, one.reasoning_ids_T) for one, other in mates
+        ]
+
+
+def _pair(trace: ActionTrace, *pieces: IntArray) -> Pair:
+    return Pair(np.concatenate([*pieces, trace.between_ids_T]), trace.action_ids_T)
+
+
+def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> IntArray:
+    if limit is None:
+        return other.reasoning_ids_T
+    taken = len(trace.prompt_ids_T) + len(trace.between_ids_T) + len(trace.action_ids_T)
+    room = max(limit - taken, len(trace.reasoning_ids_T))
+    return other.reasoning_ids_T[-room:]
+
+
+def _summed(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
+    """Log-prob of each continuation as a whole; equal pairs are scored once."""
+    keys = [(pair.context_ids_T.tobytes(), pair.continuation_ids_T.tobytes()) for pair in pairs]
+    distinct = dict(zip(keys, pairs, strict=True))
+    scores = scorer.score(list(distinct.values()), temperature)
+    logp = {key: float(values.sum()) for key, values in zip(distinct, scores, strict=True)}
+    return np.array([logp[key] for key in keys])
+
+
+def _partners(owner_N: IntArray, swaps: int, rng: np.random.Generator) -> IntArray:
+    """For each trace the same number of traces of other prompts; no columns when one has none."""
+    others = [np.flatnonzero(owner_N != owner) for owner in owner_N]
+    width = min([swaps, *(len(one) for one in others)])
+    drawn = [rng.choice(one, size=width, replace=False) for one in others]
+    return np.array(drawn, dtype=np.int64).reshape(len(owner_N), width)
+
+
+def _differs(traces: Sequence[ActionTrace], partner_NS: IntArray) -> BoolArray:
+    texts = [trace.reasoning_ids_T.tobytes() for trace in traces]
+    return np.array([[texts[i] != texts[j] for j in row] for i, row in enumerate(partner_NS)])
+
+
+def _has_both(turn: Turn) -> bool:
+    return len(turn.reasoning_ids_T) > 0 and turn.action_span[0] < turn.action_span[1]
+
+
+def _pieces(turn: Turn) -> ActionTrace:
+    ids_T = turn.completion.ids_T
+    start, end = turn.reasoning_span
+    return ActionTrace(
+        prompt_ids_T=np.concatenate([turn.prompt_ids_T, ids_T[:start]]),
+        reasoning_ids_T=turn.reasoning_ids_T,
+        between_ids_T=ids_T[end : turn.action_span[0]],
+        action_ids_T=turn.action_ids_T,
+    )
