@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragen2.backends import hf, logprobs
+from ragen2.backends import logprobs
 from ragen2.backends.hf import HFPolicy
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.scoring import Trace, cross_score
@@ -60,7 +60,7 @@ def test_chunks_of_any_size_give_the_same_scores(
     policy: HFPolicy, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
     whole = policy.score(pairs)
-    monkeypatch.setattr(hf, "MAX_LOGITS", 1024 * tokens)
+    monkeypatch.setattr(policy.scorer, "max_tokens", tokens)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 512 * tokens)
     for one, two in zip(policy.score(pairs), whole, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 
-from ragen2.backends.loading import locate, open_model, pick_device
+from ragen2.backends.loading import HUB_SECONDS, locate, open_model, pick_device
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.wheel_models import convert
 from ragen2.errors import ModelError
@@ -256,3 +259,57 @@ def test_a_model_read_from_gguf_can_be_saved_as_a_folder(embedded: Any, tmp_path
     network, _ = open_model(str(tmp_path / "folder"), device="cpu")
     with torch.no_grad():
         torch.testing.assert_close(network(PROMPT).logits, embedded[0](PROMPT).logits)
+
+
+class Hub:
+    """Stands in for the hub: notes what it is asked, and answers with an error or not at all."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.asked: list[tuple[str, float]] = []
+
+    def model_info(self, model: str, *, timeout: float) -> None:
+        self.asked.append((model, timeout))
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put(error: Exception | None) -> Hub:
+        found = Hub(error)
+        monkeypatch.setattr(HfApi, "model_info", found.model_info)
+        return found
+
+    return put
+
+
+@pytest.mark.parametrize("error", [OfflineModeIsEnabled("off"), ConnectionError(), TimeoutError()])
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_shortly(hub: Any, error: Exception) -> None:
+    there = hub(error)
+    text = open_error("somebody/modle")
+    assert "no folder here" in text
+    assert text.endswith("the hub cannot be reached; check the spelling, or the network")
+    assert there.asked == [("somebody/modle", HUB_SECONDS)]
+
+
+def test_a_model_that_the_hub_does_not_have(hub: Any) -> None:
+    hub(RepositoryNotFoundError("404", response=SimpleNamespace(headers={}, request=None)))
+    assert open_error("somebody/modle").endswith("the hub has no such model; check the spelling")
+
+
+def test_a_name_that_no_hub_model_can_have() -> None:
+    assert open_error("two words").endswith("the hub has no such model; check the spelling")
+
+
+def test_a_hub_model_is_opened_from_the_hub_unless_the_hub_is_out_of_reach(hub: Any) -> None:
+    hub(None)
+    assert locate("somebody/model").options == {}
+    hub(ConnectionError())
+    assert locate("somebody/model").options == {"local_files_only": True}
+
+
+def test_a_mistake_of_ours_while_asking_the_hub_is_not_hidden(hub: Any) -> None:
+    hub(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        locate("somebody/model")

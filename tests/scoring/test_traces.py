@@ -1,14 +1,21 @@
-"""Which reasonings are scored: first turns, evenly over prompts, with the tokens really used."""
+"""Which reasonings are scored: of which turn, how evenly drawn, with the tokens really used."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.scoring import first_turn_traces
+from ragen2.scoring import Trace, first_turn_traces, trajectory_traces, turn_traces
+from ragen2.scoring.traces import (
+    distinct_prompts,
+    of_first_prompts,
+    until_prompts,
+    until_tokens,
+)
 from ragen2.seeding import stream
 from ragen2.types import Group, Message, Prompt, StopReason, Trajectory
 
@@ -94,3 +101,113 @@ def test_drawing_does_not_change_the_groups(turn_of):
     before = groups[0].trajectories
     first_turn_traces(groups, 2, np.random.default_rng(0))
     assert groups[0].trajectories == before
+
+
+# --- turn K ----------------------------------------------------------------------------------------
+
+
+def long_group(turn_of, seed: int, turns: list[int], *, shared_prompts: bool = False) -> Group:
+    """Members with these numbers of turns; ids are seed, luck and turn as digits."""
+    prompt = Prompt("E", seed, (Message("user", str(seed)),))
+
+    def turn(luck: int, k: int):
+        own = 100 * seed + 10 * luck + k
+        seen = seed if k == 1 or shared_prompts else own
+        return turn_of(prompt_ids=[k, seen], ids=[own, 0], reasoning_span=(0, 1))
+
+    members = [
+        Trajectory(
+            prompt, luck, tuple(turn(luck, k) for k in range(1, count + 1)), StopReason.DONE, False
+        )
+        for luck, count in enumerate(turns)
+    ]
+    return Group(prompt, tuple(members))
+
+
+def written(traces) -> list[int]:
+    return [int(trace.reasoning_ids_T[0]) for trace in traces]
+
+
+def test_turn_k_counts_from_one_and_skips_trajectories_that_ended_before(turn_of):
+    groups = [long_group(turn_of, 1, [3, 1, 2])]
+    assert sorted(written(turn_traces(groups, 1, None, stream(0)))) == [101, 111, 121]
+    assert sorted(written(turn_traces(groups, 2, None, stream(0)))) == [102, 122]
+    assert written(turn_traces(groups, 3, None, stream(0))) == [103]
+    assert turn_traces(groups, 4, None, stream(0)) == []
+    with pytest.raises(ValueError, match="turns count from 1, got 0"):
+        turn_traces(groups, 0, None, stream(0))
+
+
+def test_the_first_turn_is_turn_one(turn_of):
+    groups = [long_group(turn_of, seed, [2, 2, 2]) for seed in (1, 2)]
+    first = written(first_turn_traces(groups, 4, stream(5)))
+    assert first == written(turn_traces(groups, 1, 4, stream(5)))
+
+
+def test_the_prompt_of_turn_k_is_what_the_model_saw_there(turn_of):
+    (trace,) = turn_traces([long_group(turn_of, 1, [3])], 3, None, stream(0))
+    assert trace.prompt_ids_T.tolist() == [3, 103]
+
+
+# --- trajectories ----------------------------------------------------------------------------------
+
+
+def test_all_turns_are_drawn_once_when_the_limit_allows(turn_of):
+    groups = [long_group(turn_of, 1, [3, 1]), long_group(turn_of, 2, [2])]
+    expected = [101, 102, 103, 111, 201, 202]
+    for limit in (None, 6, 99):
+        assert sorted(written(trajectory_traces(groups, limit, stream(3)))) == expected
+
+
+def test_a_long_trajectory_is_drawn_no_more_often_than_a_short_one(turn_of):
+    groups = [long_group(turn_of, 1, [9, 1])]
+    draws = Counter(written(trajectory_traces(groups, 1, stream(seed)))[0] for seed in range(2000))
+    # Half of the draws go to the one-turn trajectory; 4 standard errors are 0.045.
+    assert draws[111] / 2000 == pytest.approx(0.5, abs=0.045)
+    long_turns = [draws[100 + k] / 2000 for k in range(1, 10)]
+    assert min(long_turns) > 0.5 / 9 - 0.022
+    assert max(long_turns) < 0.5 / 9 + 0.022
+
+
+def test_turns_without_reasoning_are_never_drawn(turn_of):
+    prompt = Prompt("E", 1, ())
+    turns = (turn_of(ids=[5], reasoning_span=(0, 0)), turn_of(ids=[6, 0], reasoning_span=(0, 1)))
+    groups = [Group(prompt, (Trajectory(prompt, 0, turns, StopReason.DONE, False),))]
+    assert written(trajectory_traces(groups, None, stream(0))) == [6]
+
+
+# --- limits ----------------------------------------------------------------------------------------
+
+
+def traces_of(*prompts: int) -> list[Trace]:
+    return [
+        Trace(np.array([prompt], dtype=np.int64), np.array([number], dtype=np.int64))
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def test_traces_of_the_first_prompts_are_all_kept():
+    assert written(of_first_prompts(traces_of(7, 8, 7, 9, 8, 7), 2)) == [0, 1, 2, 4, 5]
+    assert written(of_first_prompts(traces_of(7, 8), 5)) == [0, 1]
+
+
+def test_a_draw_is_cut_where_it_would_meet_one_prompt_too_many():
+    assert written(until_prompts(traces_of(7, 8, 7, 9, 8, 7), 2)) == [0, 1, 2]
+    assert written(until_prompts(traces_of(7, 8), 2)) == [0, 1]
+
+
+def test_a_draw_is_cut_where_its_least_comparison_would_cost_too_much():
+    traces = traces_of(7, 8, 7)  # a prompt token each but the third, and two reasoning tokens each
+    assert [len(until_tokens(traces, budget)) for budget in (2, 3, 5, 6, 7, 8)] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert len(until_tokens(traces, None)) == 3
+
+
+def test_distinct_prompts_are_in_order_of_appearance():
+    assert [p.tolist() for p in distinct_prompts(traces_of(9, 7, 9, 8))] == [[9], [7], [8]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +10,9 @@ import torch
 
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.kv_memory import KVMemory, KVRecorder, weights_version
-from ragen2.backends.logprobs import MAX_LOGITS, Trunk, chosen_logprobs
+from ragen2.backends.logprobs import Trunk
+from ragen2.backends.scoring import PairScorer
+from ragen2.backends.settings import SCORE_TOKENS
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
 from ragen2.types import Completion, Finish, FloatArray, IntArray
@@ -25,7 +25,14 @@ COMPACT_BELOW = 0.75
 class HFPolicy:
     """A Sampler and a Scorer over one model."""
 
-    def __init__(self, network: Any, tokenizer: TemplateTokenizer, *, max_batch: int = 512) -> None:
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: TemplateTokenizer,
+        *,
+        max_batch: int = 512,
+        score_tokens: int = SCORE_TOKENS,
+    ) -> None:
         self.network = network
         self.tokenizer = tokenizer
         self.max_batch = max_batch
@@ -33,13 +40,14 @@ class HFPolicy:
             getattr(network.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
         )
         self.trunk = Trunk(network)
+        self.scorer = PairScorer(self.trunk, score_tokens)
         self._pieces = _TokenTexts(tokenizer)
         self._memory: KVMemory | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
+        return self.trunk.device
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
@@ -51,7 +59,7 @@ class HFPolicy:
         completions: list[Completion] = []
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
-            with self._precision():
+            with self.precision():
                 completions.extend(_Decoder(self, batch, params).run())
         return completions
 
@@ -64,71 +72,13 @@ class HFPolicy:
         memory, self._memory = self._memory, None
         return memory
 
-    @torch.no_grad()
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token; a context shared by several pairs is read once."""
-        by_context: dict[bytes, list[int]] = defaultdict(list)
-        for index, pair in enumerate(pairs):
-            if not len(pair.context_ids_T) or not len(pair.continuation_ids_T):
-                raise ValueError(f"pair {index} has an empty context or continuation")
-            by_context[pair.context_ids_T.tobytes()].append(index)
-        scores: list[FloatArray] = [np.empty(0)] * len(pairs)
-        with self._precision():
-            for indices in by_context.values():
-                self._score_context([pairs[i] for i in indices], indices, scores, temperature)
-        return scores
+        """Log-prob of every continuation token; equal contexts and continuations are read once."""
+        with self.precision():
+            return self.scorer.score(pairs, temperature)
 
-    def _score_context(
-        self, pairs: list[Pair], indices: list[int], scores: list[FloatArray], temperature: float
-    ) -> None:
-        context = torch.tensor(pairs[0].context_ids_T, device=self.device)[None]
-        last_row, head, cache = self._read(context)
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].continuation_ids_T))
-        for chunk in self._chunks(order, [len(pair.continuation_ids_T) for pair in pairs]):
-            continuations = [pairs[i].continuation_ids_T for i in chunk]
-            rows = self._continue(context.shape[1], last_row, cache, continuations)
-            targets = torch.as_tensor(np.concatenate(continuations), device=self.device)
-            logp, _ = chosen_logprobs(rows, targets, head, temperature)
-            bounds = np.cumsum([len(ids) for ids in continuations])[:-1]
-            for i, values in zip(chunk, np.split(logp.double().cpu().numpy(), bounds), strict=True):
-                scores[indices[i]] = values
-
-    def _read(self, context: torch.Tensor) -> tuple[torch.Tensor, Any, Any]:
-        rows, head, cache = self.trunk(context, torch.ones_like(context), use_cache=True)
-        return rows[:, -1], head, cache
-
-    def _continue(
-        self, context_length: int, last_row: torch.Tensor, cache: Any, continuations: list[Any]
-    ) -> torch.Tensor:
-        """Rows that predict each continuation token, all continuations joined."""
-        lengths = [len(ids) for ids in continuations]
-        width = max(lengths)
-        ids = torch.zeros((len(lengths), width), dtype=torch.long)
-        mask = torch.zeros((len(lengths), context_length + width), dtype=torch.long)
-        mask[:, :context_length] = 1
-        for row, tokens in enumerate(continuations):
-            ids[row, : len(tokens)] = torch.as_tensor(tokens)
-            mask[row, context_length : context_length + len(tokens)] = 1
-        own = copy.deepcopy(cache)
-        own.batch_repeat_interleave(len(lengths))
-        hidden, _, _ = self.trunk(
-            ids.to(self.device), mask.to(self.device), past_key_values=own, use_cache=True
-        )
-        first = last_row.expand(len(lengths), 1, -1)
-        shifted = torch.cat([first, hidden[:, :-1]], dim=1)
-        return torch.cat([shifted[row, :length] for row, length in enumerate(lengths)])
-
-    def _chunks(self, order: list[int], lengths: list[int]) -> list[list[int]]:
-        """Split rows (short ones first) so that a padded chunk stays inside the token budget."""
-        budget = MAX_LOGITS // 1024
-        chunks: list[list[int]] = [[]]
-        for index in order:
-            if chunks[-1] and lengths[index] * (len(chunks[-1]) + 1) > budget:
-                chunks.append([])
-            chunks[-1].append(index)
-        return chunks
-
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """bfloat16 products on a GPU, plain float32 on a CPU."""
         is_gpu = self.device.type == "cuda"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu)
 

@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.backends.chat import TemplateTokenizer
@@ -18,6 +24,9 @@ from ragen2.errors import ModelError
 from ragen2.runs.checkpoints import newest_checkpoint
 
 logger = logging.getLogger(__name__)
+
+HUB_SECONDS = 5.0
+"""How long the hub may take to say whether it has a model."""
 
 FILE_ERRORS = (
     OSError,
@@ -37,11 +46,14 @@ class Location:
 
     source: str
     gguf_file: str | None = None
+    only_cached: bool = False
+    """A hub id while the hub cannot be reached: each file would be asked for six times, in vain."""
 
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments for every ``from_pretrained``."""
-        return {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        return {**gguf, "local_files_only": True} if self.only_cached else gguf
 
 
 def locate(model: str) -> Location:
@@ -60,7 +72,7 @@ def locate(model: str) -> Location:
         or model.count("/") > 1
     ):
         raise ModelError(f"model {model} does not exist; give a folder, a GGUF file or a hub id")
-    return Location(model)
+    return Location(model, only_cached=not _hub_answers(model))
 
 
 def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
@@ -78,6 +90,11 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
     except Exception as error:
         if not _is_about_files(error):
             raise
+        if location.only_cached:
+            raise ModelError(
+                f"model {model} cannot be opened: it is no folder here, not all of it is in the cache, "
+                "and the hub cannot be reached; check the spelling, or the network"
+            ) from error
         raise ModelError(f"model {model} cannot be opened: {_one_line(error)}") from error
     _refuse_other_weights(model, found)
     if location.gguf_file:
@@ -87,6 +104,21 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
     network.to(device)
     network.eval()
     return network, TemplateTokenizer(tokenizer, _eos_ids(network, tokenizer))
+
+
+def open_tokenizer(model: str) -> TemplateTokenizer:
+    """The chat tokenizer alone, for a model that is served elsewhere."""
+    location = locate(model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
+    except Exception as error:
+        if not _is_about_files(error):
+            raise
+        raise ModelError(
+            f"the tokenizer of {model} cannot be opened ({_one_line(error)}); give the folder or hub id "
+            "that has it with --set model.path=..."
+        ) from error
+    return TemplateTokenizer(tokenizer, [tokenizer.eos_token_id])
 
 
 def without_quantisation(network: Any) -> Any:
@@ -107,6 +139,30 @@ def pick_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("model.device is cuda, but torch sees no GPU; use auto or cpu")
     return device
+
+
+def _hub_answers(model: str) -> bool:
+    """Ask the hub once, and briefly; a model that it does not have is an error here already."""
+    try:
+        HfApi().model_info(model, timeout=HUB_SECONDS)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"model {model} cannot be opened: it is no folder here, and the hub has no such model; "
+            "check the spelling"
+        ) from error
+    except HfHubHTTPError:
+        return True  # it answers, if only to complain: from_pretrained says more
+    except Exception as error:
+        if not _is_about_connection(error):
+            raise
+        return False
+    return True
+
+
+def _is_about_connection(error: Exception) -> bool:
+    """Whether the web client could not connect; the hub library has had three clients so far."""
+    is_client = type(error).__module__.split(".")[0] in {"httpx", "httpx2", "requests"}
+    return is_client or isinstance(error, OSError)
 
 
 def _locate_folder(path: Path) -> Location:

@@ -33,8 +33,7 @@ def chosen_logprobs(
         entropy = -(logp.exp() * logp).sum(-1)
         return logp.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), entropy
 
-    vocabulary = int(getattr(head, "out_features", 0)) or int(head(hidden[:1]).shape[-1])
-    size = rows_per_chunk(vocabulary)
+    size = rows_per_chunk(_vocabulary(head, hidden))
     if len(hidden) <= size:
         return one_chunk(hidden, targets)
     pieces: list[Any] = []
@@ -45,6 +44,28 @@ def chosen_logprobs(
         else:
             pieces.append(one_chunk(rows, chosen))
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+
+def target_logprobs(
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    temperature: float,
+) -> torch.Tensor:
+    """Log-prob of ``targets`` at each row of ``hidden``; for scoring, where no gradient is wanted."""
+    size = rows_per_chunk(_vocabulary(head, hidden))
+    pieces = []
+    for start in range(0, len(hidden), size):
+        logits = head(hidden[start : start + size]).float()
+        if temperature != 1.0:
+            logits = logits / temperature
+        chosen = logits.gather(-1, targets[start : start + size, None]).squeeze(-1)
+        pieces.append(chosen - logits.logsumexp(-1))
+    return torch.cat(pieces)
+
+
+def _vocabulary(head: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> int:
+    return int(getattr(head, "out_features", 0)) or int(head(hidden[:1]).shape[-1])
 
 
 class Trunk:
@@ -59,6 +80,16 @@ class Trunk:
         self.decoder = network.get_decoder()
         self.head = network.get_output_embeddings()
         self.splits = self.head is not None and self._same_logits()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the weights."""
+        return next(self.network.parameters()).dtype  # type: ignore[no-any-return]  # untyped HF model
 
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, **more: Any

@@ -10,9 +10,11 @@ from transformers.utils import logging as hf_logging
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner
-from ragen2.backends.loading import open_model, pick_device
+from ragen2.backends.loading import open_model, open_tokenizer, pick_device
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+from ragen2.backends.server import ServerScorer
+from ragen2.backends.server_policy import ServerPolicy
+from ragen2.backends.settings import SCORE_TOKENS, LearnerSettings, ModelSettings, NewModel
 
 
 def quiet_transformers() -> None:
@@ -38,13 +40,19 @@ def open_agent(
     trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
     if needs_reference:
         trained.keep_reference()
-    return Agent(trained, HFPolicy(trained.network, tokenizer))
+    policy = HFPolicy(trained.network, tokenizer, score_tokens=model.score_tokens)
+    return Agent(trained, policy)
 
 
-def open_policy(model: str, device: str = "auto") -> HFPolicy:
+def open_policy(model: str, device: str = "auto", *, score_tokens: int = SCORE_TOKENS) -> HFPolicy:
     """A model to play or score with, not to train."""
     network, tokenizer = open_model(model, device=pick_device(device))
-    return HFPolicy(network, tokenizer)
+    return HFPolicy(network, tokenizer, score_tokens=score_tokens)
+
+
+def open_server(url: str, model: str, tokenizer: str) -> ServerPolicy:
+    """A model that an OpenAI-compatible server plays and scores with; ``tokenizer`` is opened here."""
+    return ServerPolicy(ServerScorer(url, model), open_tokenizer(tokenizer))
 
 
 def make_agent(

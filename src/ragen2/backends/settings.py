@@ -10,6 +10,8 @@ from ragen2.component import Settings
 
 EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
+SCORE_TOKENS = 16_384
+"""Padded tokens in memory at once while scoring, unless told otherwise."""
 
 
 class ModelSettings(Settings):
@@ -20,6 +22,11 @@ class ModelSettings(Settings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where the model lives; `auto` takes a GPU when there is one"
+    )
+    score_tokens: int = Field(
+        SCORE_TOKENS,
+        ge=1,
+        description="padded tokens in memory at once while scoring; changes speed, not results",
     )
     lora_rank: int = Field(0, ge=0, description="rank of LoRA adapters; 0 trains all weights")
     lora_alpha: int = Field(32, ge=1, description="scale of LoRA adapters")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragen2.cli.options import SetOption
+from ragen2.cli.options import SetOption, torch_room
+from ragen2.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from ragen2.backends.bench_score import Comparison
+
+TRACES = 64
 
 app = typer.Typer(help="Measure throughput on this machine.", no_args_is_help=True)
 
@@ -61,3 +68,95 @@ def bench_envs(
     if not names:
         for workload in measure_workloads():
             print(f"{workload.what}: {workload.seconds:.4f} s")
+
+
+@app.command("score")
+def bench_score(
+    model: Annotated[
+        str, typer.Option(help="Folder, hub id, GGUF file, run directory, or ragen2-tiny.")
+    ] = "ragen2-tiny",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    prompts: Annotated[
+        list[int] | None,
+        typer.Option(min=2, max=TRACES, help="Columns; may be given often. Left out: 8 and 64."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each; the median counts.")] = 3,
+    score_tokens: Annotated[
+        int, typer.Option(min=1, help="Padded tokens in memory at once, as in a run file.")
+    ] = 16_384,
+    naive_columns: Annotated[
+        int,
+        typer.Option(min=0, help="Re-encode so many columns only and scale up; 0 means all."),
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also write all figures here, as JSON.")] = None,
+) -> None:
+    """Cross-score 64 FrozenLake reasonings, and time it against re-encoding every pair.
+
+    Example: ragen2 bench score --prompts 8 --repeats 1
+    """
+    if device not in {"auto", "cpu", "cuda"}:
+        raise ConfigError(f"--device must be auto, cpu or cuda, got {device}")
+    room = torch_room()
+    from ragen2.backends.bench_score import compare, machine
+    from ragen2.envs import FrozenLake
+    from ragen2.policy import Pair
+    from ragen2.trainer.score_workload import expert_traces
+
+    policy = room.open_policy(model, device, score_tokens=score_tokens)
+    found = []
+    for columns in prompts or (8, TRACES):
+        traces = expert_traces(FrozenLake(), policy.tokenizer, prompts=columns, traces=TRACES)
+        contexts = {trace.prompt_ids_T.tobytes(): trace.prompt_ids_T for trace in traces}.values()
+        pairs = [Pair(ids, trace.reasoning_ids_T) for ids in contexts for trace in traces]
+        few = TRACES * min(naive_columns, columns) or None
+        comparison = compare(policy, pairs, repeats=repeats, naive_pairs=few)
+        found.append(
+            {
+                "traces": TRACES,
+                "prompts": columns,
+                "prompt_tokens": sum(map(len, contexts)) / columns,
+                "trace_tokens": sum(len(trace.reasoning_ids_T) for trace in traces) / TRACES,
+                **_as_json(comparison),
+            }
+        )
+        _print_comparison(columns, comparison)
+    if out is not None:
+        about = {"model": model, "score_tokens": score_tokens, **machine(policy)}
+        _write_json(out, {**about, "sizes": found})
+
+
+def _print_comparison(columns: int, comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{TRACES} traces x {columns} prompts", title_justify="left")
+    for column in ("", "seconds", "tokens read", "peak memory, MiB"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, cost in (("ours", comparison.ours), ("naive", comparison.naive)):
+        peak = "not measured" if cost.peak_bytes is None else f"{cost.peak_bytes / 2**20:,.0f}"
+        table.add_row(name, f"{cost.seconds:.3f}", f"{cost.tokens:,}", peak)
+    Console().print(table)
+    told = f"{comparison.speedup:.1f} times faster; largest difference of a token's log-prob "
+    told += f"{comparison.difference:.1e} in float32"
+    if comparison.timed_difference != comparison.difference:
+        told += f", {comparison.timed_difference:.1e} as timed"
+    if comparison.naive_ratio < 1:
+        told += f"; naive scored {comparison.naive_ratio:.0%} of the pairs, scaled up"
+    print(told)
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(comparison), "speedup": comparison.speedup}
+
+
+def _write_json(file: Path, found: dict[str, Any]) -> None:
+    import json
+
+    from ragen2.runs.files import write_atomically
+
+    try:
+        write_atomically(file, json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"--out {file} cannot be written: {error.strerror}") from error

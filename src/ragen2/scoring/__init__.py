@@ -1,6 +1,14 @@
 """Scoring: teacher-forced likelihoods; the only place that knows cross-scoring."""
 
+from ragen2.scoring.duplicates import near_duplicates
 from ragen2.scoring.matrix import cross_score
-from ragen2.scoring.traces import Trace, first_turn_traces
+from ragen2.scoring.traces import Trace, first_turn_traces, trajectory_traces, turn_traces
 
-__all__ = ["Trace", "cross_score", "first_turn_traces"]
+__all__ = [
+    "Trace",
+    "cross_score",
+    "first_turn_traces",
+    "near_duplicates",
+    "trajectory_traces",
+    "turn_traces",
+]

@@ -1,4 +1,7 @@
-"""Cross-scoring: the log-prob of every trace under every distinct prompt."""
+"""Cross-scoring: the log-prob of every trace under every distinct prompt.
+
+N traces (rows), P distinct prompts (columns), T tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,97 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ragen2.errors import ConfigError
 from ragen2.policy import Pair, Scorer
 from ragen2.scoring.traces import Trace
-from ragen2.types import ScoreMatrix
+from ragen2.seeding import stream
+from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
 
 
 def cross_score(
-    traces: Sequence[Trace], scorer: Scorer, temperature: float = 1.0
+    traces: Sequence[Trace],
+    scorer: Scorer,
+    temperature: float = 1.0,
+    *,
+    max_tokens: int | None = None,
+    rng: np.random.Generator | None = None,
 ) -> ScoreMatrix | None:
     """Score N traces under their P distinct prompts; None when fewer than two prompts are distinct.
 
     Prompts with equal tokens are one column, so that a trace is never asked to tell them apart.
+    Equal (prompt, reasoning) pairs are scored once.
+
+    ``max_tokens`` bounds what a scorer has to read: every prompt once, and a reasoning once for each
+    column it is scored under. When all pairs are more than that, every trace keeps its own column
+    and gets an equal number of others, drawn from ``rng`` for each trace on its own; a pair that was
+    not drawn is NaN. ``rng`` is touched only then; left out, the draw is the same every time.
     """
+    prompts, owner_N = distinct_prompts(traces)
+    if len(prompts) < 2:
+        return None
+    length_N = np.array([len(trace.reasoning_ids_T) for trace in traces], dtype=np.int64)
+    scored_NP = np.ones((len(traces), len(prompts)), dtype=np.bool_)
+    others = affordable_columns([len(ids) for ids in prompts], length_N, max_tokens)
+    if others < len(prompts) - 1:
+        scored_NP = draw_columns(owner_N, len(prompts), others, rng or stream("cross_score"))
+    logp_NP = _score(traces, prompts, scored_NP, scorer, temperature)
+    return ScoreMatrix(logp_NP=logp_NP, length_N=length_N, owner_N=owner_N)
+
+
+def distinct_prompts(traces: Sequence[Trace]) -> tuple[list[IntArray], IntArray]:
+    """The prompts that differ, in order of appearance, and the column of each trace's own."""
     columns: dict[bytes, int] = {}
     owner_N = np.array(
         [columns.setdefault(trace.prompt_ids_T.tobytes(), len(columns)) for trace in traces],
         dtype=np.int64,
     )
-    if len(columns) < 2:
-        return None
-    prompts = [np.frombuffer(key, dtype=np.int64) for key in columns]
-    pairs = [Pair(prompt, trace.reasoning_ids_T) for trace in traces for prompt in prompts]
-    scores = [values.sum() for values in scorer.score(pairs, temperature)]
-    return ScoreMatrix(
-        logp_NP=np.array(scores).reshape(len(traces), len(prompts)),
-        length_N=np.array([len(trace.reasoning_ids_T) for trace in traces], dtype=np.int64),
-        owner_N=owner_N,
-    )
+    return [np.frombuffer(key, dtype=np.int64) for key in columns], owner_N
+
+
+def affordable_columns(
+    prompt_lengths: Sequence[int], length_N: IntArray, max_tokens: int | None
+) -> int:
+    """Columns besides its own that each trace can be scored under within ``max_tokens``."""
+    most = len(prompt_lengths) - 1
+    if max_tokens is None:
+        return most
+    fixed = sum(prompt_lengths) + int(length_N.sum())
+    others = (max_tokens - fixed) // int(length_N.sum())
+    if others < 1:
+        raise ConfigError(
+            f"max_tokens is {max_tokens}, but {len(length_N)} traces under their own and one other "
+            f"of {len(prompt_lengths)} prompts are {fixed + int(length_N.sum())} tokens; raise it to "
+            "that, or score fewer traces"
+        )
+    return min(others, most)
+
+
+def draw_columns(
+    owner_N: IntArray, num_prompts: int, others: int, rng: np.random.Generator
+) -> BoolArray:
+    """Own column and ``others`` more of each row, every other column being equally likely."""
+    order_NP = rng.random((len(owner_N), num_prompts))
+    order_NP[np.arange(len(owner_N)), owner_N] = -1.0  # sorts first: the own pair is always scored
+    return np.asarray(order_NP.argsort(axis=1).argsort(axis=1) <= others)
+
+
+def _score(
+    traces: Sequence[Trace],
+    prompts: Sequence[IntArray],
+    scored_NP: BoolArray,
+    scorer: Scorer,
+    temperature: float,
+) -> FloatArray:
+    """Summed log-probs where ``scored_NP``, NaN elsewhere; rows with equal tokens share their pairs."""
+    pairs: list[Pair] = []
+    seen: dict[tuple[bytes, int], int] = {}
+    place_NP = np.full(scored_NP.shape, -1, dtype=np.int64)
+    for row, trace in enumerate(traces):
+        key = trace.reasoning_ids_T.tobytes()
+        for column in np.flatnonzero(scored_NP[row]).tolist():
+            place = seen.setdefault((key, column), len(pairs))
+            if place == len(pairs):
+                pairs.append(Pair(prompts[column], trace.reasoning_ids_T))
+            place_NP[row, column] = place
+    sums = np.array([values.sum() for values in scorer.score(pairs, temperature)])
+    return np.where(scored_NP, sums[place_NP], np.nan)

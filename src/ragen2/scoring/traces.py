@@ -1,4 +1,7 @@
-"""Which (prompt, reasoning) pairs to score."""
+"""Which (prompt, reasoning) pairs to score: of a first turn, of turn K, or of whole trajectories.
+
+The prompt of a turn is always what the model really saw there, whatever history it is shown.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.types import Group, IntArray
+from ragen2.types import Group, IntArray, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,17 +21,28 @@ class Trace:
     reasoning_ids_T: IntArray
 
 
-def first_turn_traces(groups: Sequence[Group], limit: int, rng: np.random.Generator) -> list[Trace]:
-    """First-turn reasonings of all trajectories; at most ``limit``, drawn evenly over the groups.
+def first_turn_traces(
+    groups: Sequence[Group], limit: int | None, rng: np.random.Generator
+) -> list[Trace]:
+    """Reasonings of first turns; see ``turn_traces``."""
+    return turn_traces(groups, 1, limit, rng)
+
+
+def turn_traces(
+    groups: Sequence[Group], k: int, limit: int | None, rng: np.random.Generator
+) -> list[Trace]:
+    """Reasonings of turn ``k`` (from 1); at most ``limit`` (None is all), drawn evenly over the groups.
 
     Empty reasonings are left out: there is nothing to score. The draw takes the same number from each
     group (up to one), so that no prompt dominates the marginal.
     """
+    if k < 1:
+        raise ValueError(f"turns count from 1, got {k}")
     by_group = [
         [
-            Trace(trajectory.turns[0].prompt_ids_T, trajectory.turns[0].reasoning_ids_T)
+            _trace(trajectory.turns[k - 1])
             for trajectory in group.trajectories
-            if trajectory.turns and len(trajectory.turns[0].reasoning_ids_T)
+            if len(trajectory.turns) >= k and len(trajectory.turns[k - 1].reasoning_ids_T)
         ]
         for group in groups
     ]
@@ -38,3 +52,80 @@ def first_turn_traces(groups: Sequence[Group], limit: int, rng: np.random.Genera
     for rank in range(max((len(members) for members in by_group), default=0)):
         chosen.extend(members[rank] for members in by_group if rank < len(members))
     return chosen[:limit]
+
+
+def trajectory_traces(
+    groups: Sequence[Group], limit: int | None, rng: np.random.Generator
+) -> list[Trace]:
+    """Reasonings of any turn: each draw takes a trajectory at random, then one of its turns.
+
+    So a long trajectory counts no more than a short one. No turn is drawn twice: trajectories whose
+    turns are all drawn leave the draw. At most ``limit`` are drawn; None draws all.
+    """
+    left = [
+        turns for group in groups for one in group.trajectories if (turns := _reasoned_turns(one))
+    ]
+    for turns in left:
+        rng.shuffle(turns)
+    chosen: list[Trace] = []
+    while left and (limit is None or len(chosen) < limit):
+        index = int(rng.integers(len(left)))
+        chosen.append(_trace(left[index].pop()))
+        if not left[index]:
+            left.pop(index)
+    return chosen
+
+
+def of_first_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
+    """All traces of the first ``max_prompts`` different prompts, in their old order."""
+    allowed = set(list(dict.fromkeys(map(_key, traces)))[:max_prompts])
+    return [trace for trace in traces if _key(trace) in allowed]
+
+
+def until_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
+    """The longest beginning that has at most ``max_prompts`` different prompts.
+
+    Unlike ``of_first_prompts`` it keeps the odds of the draw: no later trace gets in because its
+    prompt was already there.
+    """
+    seen: set[bytes] = set()
+    for count, trace in enumerate(traces):
+        seen.add(_key(trace))
+        if len(seen) > max_prompts:
+            return list(traces[:count])
+    return list(traces)
+
+
+def until_tokens(traces: Sequence[Trace], max_tokens: int | None) -> list[Trace]:
+    """The longest beginning whose traces can all be compared within ``max_tokens``; None is no limit.
+
+    The least a comparison reads is each prompt once, and each reasoning under its own and one other.
+    """
+    if max_tokens is None:
+        return list(traces)
+    seen: set[bytes] = set()
+    tokens = 0
+    for count, trace in enumerate(traces):
+        tokens += 0 if _key(trace) in seen else len(trace.prompt_ids_T)
+        tokens += 2 * len(trace.reasoning_ids_T)
+        seen.add(_key(trace))
+        if tokens > max_tokens:
+            return list(traces[:count])
+    return list(traces)
+
+
+def distinct_prompts(traces: Sequence[Trace]) -> list[IntArray]:
+    """The different prompts of ``traces``, each once, in order of appearance."""
+    return list({_key(trace): trace.prompt_ids_T for trace in traces}.values())
+
+
+def _key(trace: Trace) -> bytes:
+    return trace.prompt_ids_T.tobytes()
+
+
+def _trace(turn: Turn) -> Trace:
+    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T)
+
+
+def _reasoned_turns(trajectory: Trajectory) -> list[Turn]:
+    return [turn for turn in trajectory.turns if len(turn.reasoning_ids_T)]
