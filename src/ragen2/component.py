@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
 
 from ragen2.errors import ConfigError
 
@@ -69,12 +69,23 @@ class Component(Settings):
         return member  # type: ignore[return-value]  # the registry of a family holds only its members
 
     @classmethod
+    def _lacking(cls) -> list[str]:
+        """Methods and class constants that the family asks for and this member does not define."""
+        constants = [name for name in cls.__class_vars__ if not hasattr(cls, name)]
+        return sorted({*cls.__abstractmethods__, *constants})
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any], path: str = "") -> Self:
         """Build the member that ``data["kind"]`` names; all mistakes are reported at once."""
         kind = data.get("kind")
         if not isinstance(kind, str):
             raise ConfigError(f"{path or cls.family} needs a kind; known: {', '.join(cls.kinds())}")
         member = cls.find(kind)
+        if lacking := member._lacking():
+            raise ConfigError(
+                f"{cls.family} kind {kind!r} lacks {', '.join(lacking)}; "
+                f"define {'it' if len(lacking) == 1 else 'them'} in class {member.__qualname__}"
+            )
         settings = {name: value for name, value in data.items() if name != "kind"}
         try:
             return member.model_validate(settings)
@@ -140,8 +151,11 @@ def load_plugin(name: str) -> None:
         sys.modules[module_name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[module_name]  # a plug-in that failed must not pass for loaded next time
+            if isinstance(error, SyntaxError | ImportError | PydanticUserError):
+                told = " ".join(str(error).partition("\n")[0].split())
+                raise ConfigError(f"plugin file {name} cannot be imported: {told}") from error
             raise
         return
     try:

@@ -15,6 +15,10 @@ class EnvError(RagenError):
     """An environment broke its contract or cannot be built."""
 
 
+class FailedCheck(EnvError):
+    """A check that was asked for ran and did not pass: exit code 1, not a mistake of the user."""
+
+
 class ModelError(RagenError):
     """A model folder, hub id or file cannot be used."""
 

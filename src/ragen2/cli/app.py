@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from ragen2 import __version__
-from ragen2.cli import bench, envs, evaluate, pull, train, warmstart
-from ragen2.errors import RagenError
+from ragen2.cli import audit, bench, envs, evaluate, preflight, pull, train, warmstart
+from ragen2.cli.usage import UsageError, is_call_for_help, usage_line
+from ragen2.errors import FailedCheck, RagenError
 
+EXIT_FAILED = 1
 EXIT_USER = 2
 EXIT_INTERRUPTED = 130
 
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("preflight")(preflight.preflight)
+app.command("audit")(audit.audit)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)
 app.add_typer(envs.app, name="envs")
@@ -41,19 +45,27 @@ def root(
 
 
 def main() -> None:
-    """Run a verb; a user's mistake is one line a mistake and exit code 2, never a traceback."""
+    """Run a verb; a user's mistake is one line a mistake and exit code 2, never a traceback.
+
+    A check that was asked for and did not pass is exit code 1.
+    """
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr
     )
     try:
-        app()
+        code = app(prog_name="ragen2", standalone_mode=False)
     except RagenError as error:
         for line in str(error).splitlines():
             print(f"ragen2: {line}", file=sys.stderr)
+        sys.exit(EXIT_FAILED if isinstance(error, FailedCheck) else EXIT_USER)
+    except UsageError as error:
+        if not is_call_for_help(error):
+            print(f"ragen2: {usage_line(error, sys.argv[1:])}", file=sys.stderr)
         sys.exit(EXIT_USER)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         print("ragen2: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

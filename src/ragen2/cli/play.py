@@ -7,6 +7,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ragen2.envs.base import Env, Episode
+from ragen2.errors import EnvError
 
 HELP = "type an action (several with ||), or: hint, help, quit"
 
@@ -14,7 +15,10 @@ HELP = "type an action (several with ||), or: hint, help, quit"
 def play_in_terminal(env: Env, seed: int) -> None:
     """Show, ask, step, until done or out of actions."""
     console = Console()
-    episode = env.start(seed, luck=0)
+    try:
+        episode = env.start(seed, luck=0)
+    except TypeError as error:  # an episode class that lacks a method, for one
+        raise EnvError(f"{env.kind} cannot start task {seed}: {error}") from error
     console.print(
         Panel(Text(env.instruction), title=f"{env.kind}, task {seed}", title_align="left")
     )

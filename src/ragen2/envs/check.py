@@ -13,7 +13,7 @@ from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step
 from ragen2.envs.odd_actions import odd_actions
 from ragen2.envs.other_process import odd_action_problem, record, records_there
 from ragen2.envs.transcript import Transcript, expert_play, random_play, replay, take
-from ragen2.errors import EnvError, RagenError
+from ragen2.errors import EnvError, FailedCheck, RagenError
 from ragen2.seeding import stream
 
 STEP_SECONDS = 10.0
@@ -70,7 +70,7 @@ def some_seeds(count: int) -> list[int]:
 def check_env(env: Env, seeds: Iterable[int] | None = None) -> list[str]:
     """Run the whole contract; return the claims that hold, or raise at the first that does not.
 
-    The error is an ``EnvError`` that names the claim, the seed and what was found. Twenty seeds are
+    The error is a ``FailedCheck`` that names the claim, the seed and what was found. Twenty seeds are
     tried where none are given.
     """
     trial = Trial(env, tuple(some_seeds(20) if seeds is None else seeds))
@@ -79,7 +79,7 @@ def check_env(env: Env, seeds: Iterable[int] | None = None) -> list[str]:
     for claim, find_problem in _CLAIMS.items():
         problem = find_problem(trial)
         if problem:
-            raise EnvError(f"{env.kind}: not true that {claim}: {problem}")
+            raise FailedCheck(f"{env.kind}: not true that {claim}: {problem}")
     return list(_CLAIMS)
 
 

@@ -29,12 +29,18 @@ class Script:
     quality: float
     """Chance that a turn follows the expert; other turns act at random."""
     groundedness: float
-    """Chance that a reasoning describes its own state; others describe a state of another task."""
+    """Chance that a reasoning describes its own state; others are what the same script would have
+    said at the start of another task, so that wording and length do not give them away."""
 
 
 def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index: int) -> Dialogue:
-    """Episode ``index`` of the script named ``seed``, on a task that is never evaluated on."""
+    """Episode ``index`` of the script named ``seed``, on a task that is never evaluated on.
+
+    The game, and every true reasoning, is the same at every groundedness: reasoning about other tasks
+    draws from a stream of its own.
+    """
     rng = stream("script", seed, index)
+    elsewhere = stream("script elsewhere", seed, index)
     task = HELD_OUT_SEEDS + int(rng.integers(2**40))
     episode = env.start(task, index)
     users: list[Message] = []
@@ -44,8 +50,13 @@ def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index
         users.append(
             turn_message(episode.observation, actions_left=env.max_actions - taken, problem="")
         )
-        actions = _choose(episode, script, rng, min(form.max_actions, env.max_actions - taken))
-        replies.append(render_reply(_reason(env, episode, script, actions, rng), actions, form))
+        most = min(form.max_actions, env.max_actions - taken)
+        actions = _choose(episode, script, rng, most)
+        is_grounded = rng.random() < script.groundedness
+        reasoning = episode.explain(actions, rng)
+        if not is_grounded:
+            reasoning = _reason_elsewhere(env, script, elsewhere, most)
+        replies.append(render_reply(reasoning, actions, form))
         for action in actions:
             step = episode.step(action)
             taken, is_done = taken + 1, step.done
@@ -64,10 +75,6 @@ def _choose(
     return tuple(episode.random_action(rng) for _ in range(count))
 
 
-def _reason(
-    env: Env, episode: Episode, script: Script, actions: tuple[str, ...], rng: np.random.Generator
-) -> str:
-    if rng.random() < script.groundedness:
-        return episode.explain(actions, rng)
+def _reason_elsewhere(env: Env, script: Script, rng: np.random.Generator, most: int) -> str:
     other = env.start(HELD_OUT_SEEDS + int(rng.integers(2**40)), 0)
-    return other.explain(other.expert()[: len(actions)], rng)
+    return other.explain(_choose(other, script, rng, most), rng)
