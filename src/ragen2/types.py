@@ -114,11 +114,19 @@ class Turn:
     penalty: float
     executed: tuple[str, ...]
     """The actions that the environment really took, in order."""
+    action_span: tuple[int, int] = (0, 0)
+    """Half-open range of ``completion.ids_T`` between the answer's tags; empty without an action."""
 
     @property
     def reasoning_ids_T(self) -> IntArray:
         """The sampled tokens of the reasoning."""
         start, end = self.reasoning_span
+        return self.completion.ids_T[start:end]
+
+    @property
+    def action_ids_T(self) -> IntArray:
+        """The sampled tokens of the answer."""
+        start, end = self.action_span
         return self.completion.ids_T[start:end]
 
 
@@ -170,7 +178,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreMatrix:
-    """Summed log-probs of N traces under P distinct prompts: everything MI needs."""
+    """Summed log-probs of N traces under P distinct prompts: everything MI needs.
+
+    NaN means that the pair was not scored. A trace is scored under its own prompt and, where there are
+    others, under one of them at least.
+    """
 
     logp_NP: FloatArray
     length_N: IntArray
@@ -186,12 +198,28 @@ class ScoreMatrix:
                 f"length_N and owner_N must have one entry for each of {rows} traces, got "
                 f"{self.length_N.shape} and {self.owner_N.shape}"
             )
-        if not np.isfinite(self.logp_NP).all():
-            raise ValueError("logp_NP holds NaN or infinite scores; drop those traces first")
+        if np.isinf(self.logp_NP).any():
+            raise ValueError("logp_NP holds infinite scores; drop those traces first")
         if (self.length_N < 1).any():
             raise ValueError("length_N must be at least 1: a trace without tokens has no score")
         if (self.owner_N < 0).any() or (self.owner_N >= columns).any():
             raise ValueError(f"owner_N must name columns 0..{columns - 1}")
+        self._check_scored()
+
+    def _check_scored(self) -> None:
+        scored_NP = np.isfinite(self.logp_NP)
+        lacking_N = ~scored_NP[np.arange(len(self.owner_N)), self.owner_N]
+        if lacking_N.any():
+            raise ValueError(
+                f"trace {lacking_N.argmax()} is not scored under its own prompt (NaN); score it or "
+                "drop the trace"
+            )
+        alone_N = scored_NP.sum(1) < min(2, self.logp_NP.shape[1])
+        if alone_N.any():
+            raise ValueError(
+                f"trace {alone_N.argmax()} is scored under its own prompt alone; it needs another to "
+                "be compared with"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ragen2.diagnostics import Ema, measure, next_ema
-from ragen2.diagnostics.mutual_information import (
-    log_mean_exp,
-    recall_credit,
-    trace_statistics,
-)
+from ragen2.diagnostics.trace_statistics import trace_statistics
 from ragen2.types import ScoreMatrix
 
 # Worked example: per-token log-probs of four traces under two prompts.
@@ -50,6 +46,12 @@ def point(logp_NP, length_N, owner_N, **settings) -> dict[str, float]:
         ("reasoning_entropy", 0.8826),
         ("mi_seq_estimate", 0.5147),
         ("conditional_entropy_seq", 16.25),
+        ("matched_logprob", -0.7000),
+        ("marginal_logprob", -0.8826),
+        ("matched_logprob_seq", -16.25),
+        ("marginal_logprob_seq", -16.7647),
+        ("marginal_std", 0.0745),
+        ("marginal_std_seq", 13.86),
         ("mi_bound", 0.6931),
         ("retrieval_chance", 0.5),
         ("num_traces", 4.0),
@@ -57,7 +59,9 @@ def point(logp_NP, length_N, owner_N, **settings) -> dict[str, float]:
     ],
 )
 def test_the_worked_example_to_its_digits(name, value):
-    assert point(SUM_NP, LENGTH_N, OWNER_N)[name] == pytest.approx(value, abs=5e-5)
+    assert point(SUM_NP, LENGTH_N, OWNER_N)[name] == pytest.approx(
+        value, abs=5e-3 if value > 10 else 5e-5
+    )
 
 
 def test_the_worked_example_trace_by_trace():
@@ -148,7 +152,7 @@ def test_a_constant_added_to_every_score_moves_entropies_and_nothing_else(given_
     ones = np.ones(len(owner), int)
     before, after = point(logp, ones, owner), point(logp + shift, ones, owner)
     for name in before:
-        moved = -shift if "entropy" in name else 0.0
+        moved = -shift if "entropy" in name else shift if "logprob" in name else 0.0
         assert after[name] == pytest.approx(before[name] + moved, abs=1e-6, rel=1e-6), name
 
 
@@ -165,7 +169,7 @@ def test_a_duplicate_of_every_trace_changes_nothing(given_matrix):
 def test_z_scores_divide_by_the_spread_of_the_marginal(given_matrix):
     logp, length, owner = given_matrix
     found = point(logp, length, owner)
-    marginal = log_mean_exp(logp / length[:, None])
+    marginal = trace_statistics(ScoreMatrix(logp, length, owner))["marginal"]
     expected = found["mi_estimate"] / (marginal.std() + 1e-3)
     assert found["mi_zscore"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
@@ -206,26 +210,91 @@ def test_the_names_people_chart_are_there():
     ]
     others = ["retrieval_chance", "retrieval_above_chance", "mi_p_value", "retrieval_p_value"]
     others += ["mi_bound", "num_traces", "num_prompts"]
-    bounds = [f"{name}_{end}" for name in estimates for end in ("low", "high")]
+    others += [
+        f"{name}{suffix}"
+        for name in ("matched_logprob", "marginal_logprob", "marginal_std", "marginal_std_ema")
+        for suffix in ("", "_seq")
+    ]
+    with_bounds = [*estimates, "retrieval_above_chance"]
+    bounds = [f"{name}_{end}" for name in with_bounds for end in ("low", "high")]
     assert sorted(found) == sorted(estimates + bounds + others)
 
 
 def test_a_wrong_matrix_is_refused():
-    with pytest.raises(ValueError, match="NaN or infinite scores"):
+    with pytest.raises(ValueError, match="infinite scores"):
+        measure(np.full((2, 2), -np.inf), [1, 1], [0, 1])
+    with pytest.raises(ValueError, match="trace 0 is not scored under its own prompt"):
         measure(np.full((2, 2), np.nan), [1, 1], [0, 1])
+    with pytest.raises(ValueError, match="trace 1 is scored under its own prompt alone"):
+        measure([[-1.0, -2.0], [np.nan, -1.0]], [1, 1], [0, 1])
+
+
+def test_one_prompt_alone_tells_nothing():
+    found = measure([[-3.0], [-4.0]], [2, 2], [0, 0], resamples=100)
+    assert found["mi_estimate"] == found["mi_seq_estimate"] == found["mi_bound"] == 0.0
+    assert found["retrieval_accuracy"] == found["retrieval_chance"] == 1.0
+
+
+# --- pairs that were not scored --------------------------------------------------------------------
+
+
+def test_the_own_prompt_weighs_one_in_p_and_the_scored_others_share_the_rest():
+    nan = math.nan
+    logp = np.log([[0.5, 0.1, nan, nan], [0.2, 0.3, 0.4, nan]])
+    found = trace_statistics(ScoreMatrix(logp, np.ones(2, int), np.array([0, 1])))
+    expected = [0.5 / 4 + 3 / 4 * 0.1, 0.3 / 4 + 3 / 4 * (0.2 + 0.4) / 2]
+    assert np.exp(found["marginal"]) == pytest.approx(expected)
+
+
+def test_a_mixture_over_drawn_columns_is_right_on_average():
+    rng = np.random.default_rng(0)
+    logp = rng.normal(-3.0, 1.0, (1, 6))
+    whole = np.exp(logp).mean()
+    drawn = []
+    for others in itertools.combinations(range(1, 6), 2):
+        part = np.full((1, 6), np.nan)
+        part[0, [0, *others]] = logp[0, [0, *others]]
+        matrix = ScoreMatrix(part, np.ones(1, int), np.zeros(1, int))
+        drawn.append(np.exp(trace_statistics(matrix)["marginal"][0]))
+    assert np.mean(drawn) == pytest.approx(whole)
+
+
+def test_retrieval_ranks_among_scored_columns_and_chance_follows_them():
+    nan = math.nan
+    logp = [[-2.0, -1.0, nan, nan], [nan, -1.0, -2.0, nan], [-1.0, -1.0, -1.0, -1.0]]
+    found = point(logp, [1, 1, 1], [0, 1, 2])
+    assert found["retrieval_accuracy"] == pytest.approx((0 + 1 + 1 / 4) / 3)
+    assert found["retrieval_accuracy@2"] == pytest.approx((1 + 1 + 2 / 4) / 3)
+    assert found["retrieval_chance"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 4) / 3)
+
+
+@given(matrices(), st.randoms(use_true_random=False))
+def test_an_unscored_column_of_no_trace_changes_counts_only(given_matrix, random):
+    """A prompt that nothing was scored under still counts in P, and nowhere else."""
+    logp, length, owner = given_matrix
+    wider = np.column_stack([logp, np.full(len(logp), np.nan)])
+    found, before = point(wider, length, owner), point(logp, length, owner)
+    for name in ("conditional_entropy", "retrieval_accuracy", "retrieval_chance"):
+        assert found[name] == pytest.approx(before[name])
+    assert found["num_prompts"] == before["num_prompts"] + 1
+
+
+@pytest.mark.parametrize("interval", ["batch", "population"])
+def test_a_half_scored_matrix_has_finite_numbers_near_those_of_the_whole(interval):
+    rng = np.random.default_rng(0)
+    logp, length, owner = random_batch(rng, 3.0, prompts=16, each=4)
+    part = logp.copy()
+    part[rng.random(part.shape) < 0.5] = np.nan
+    rows = np.arange(len(owner))
+    part[rows, owner] = logp[rows, owner]
+    whole = measure(logp, length, owner, resamples=200, interval=interval)
+    found = measure(part, length, owner, resamples=200, interval=interval)
+    assert all(math.isfinite(value) for value in found.values())
+    assert found["mi_seq_estimate"] == pytest.approx(whole["mi_seq_estimate"], abs=0.2)
+    assert found["mi_p_value"] == whole["mi_p_value"] == 1 / 201
 
 
 # --- the pieces ------------------------------------------------------------------------------------
-
-
-@given(hnp.arrays(float, (3, 4), elements=st.floats(-50.0, 50.0)))
-def test_log_mean_exp_is_what_it_says(values):
-    assert log_mean_exp(values) == pytest.approx(np.log(np.exp(values).mean(1)), abs=1e-9)
-
-
-def test_log_mean_exp_neither_overflows_nor_vanishes():
-    values = np.array([[1e5, 1e5], [-1e5, -1e5 - 1e4]])
-    assert log_mean_exp(values) == pytest.approx([1e5, -1e5 - math.log(2)])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +303,7 @@ def test_log_mean_exp_neither_overflows_nor_vanishes():
         ([3.0, 2.0, 1.0], 1, 1.0),
         ([1.0, 2.0, 3.0], 1, 0.0),
         ([1.0, 2.0, 3.0], 2, 0.0),
-        ([1.0, 2.0, 3.0], 3, 1.0),
+        ([1.0, 2.0, 3.0], 4, 1.0),
         ([2.0, 2.0, 1.0], 1, 0.5),
         ([2.0, 2.0, 2.0], 2, 2 / 3),
         ([2.0, 2.0, 3.0], 2, 0.5),
@@ -243,7 +312,21 @@ def test_log_mean_exp_neither_overflows_nor_vanishes():
     ],
 )
 def test_credit_is_the_chance_to_be_among_the_k_best(scores, k, credit):
-    assert recall_credit(np.array([scores]), np.array([0]), k) == pytest.approx([credit])
+    matrix = ScoreMatrix(np.array([scores]), np.ones(1, int), np.zeros(1, int))
+    assert trace_statistics(matrix)[f"recall@{k}"] == pytest.approx([credit])
+
+
+@given(hnp.arrays(float, (3, 4), elements=st.floats(-50.0, 50.0)))
+def test_the_marginal_is_the_log_of_the_mean_of_exponentials(values):
+    matrix = ScoreMatrix(values, np.ones(3, int), np.array([0, 1, 2]))
+    expected = np.log(np.exp(values).mean(1))
+    assert trace_statistics(matrix)["marginal"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_marginals_neither_overflow_nor_vanish():
+    values = np.array([[1e5, 1e5], [-1e5, -1e5 - 1e4]])
+    matrix = ScoreMatrix(values, np.ones(2, int), np.array([0, 1]))
+    assert trace_statistics(matrix)["marginal"] == pytest.approx([1e5, -1e5 - math.log(2)])
 
 
 # --- the moving average ----------------------------------------------------------------------------
@@ -270,10 +353,21 @@ def test_the_average_keeps_tokens_and_sequences_apart():
     assert ema.std_seq == pytest.approx(13.86, abs=5e-3)
 
 
-def test_the_ema_z_score_divides_by_the_average_given():
+def test_the_ema_z_score_divides_by_the_average_with_this_batch_folded_in():
     found = point(SUM_NP, LENGTH_N, OWNER_N, ema=Ema(std=0.2, std_seq=2.0))
-    assert found["mi_zscore_ema"] == pytest.approx(found["mi_estimate"] / 0.201)
-    assert found["mi_zscore_ema_seq"] == pytest.approx(found["mi_seq_estimate"] / 2.001)
+    std = 0.9 * 0.2 + 0.1 * found["marginal_std"]
+    std_seq = 0.9 * 2.0 + 0.1 * found["marginal_std_seq"]
+    assert found["marginal_std_ema"] == pytest.approx(std)
+    assert found["marginal_std_ema_seq"] == pytest.approx(std_seq)
+    assert found["mi_zscore_ema"] == pytest.approx(found["mi_estimate"] / (std + 1e-3))
+    assert found["mi_zscore_ema_seq"] == pytest.approx(found["mi_seq_estimate"] / (std_seq + 1e-3))
+
+
+def test_the_average_that_is_reported_is_the_next_state():
+    ema = Ema(std=0.2, std_seq=2.0)
+    found = point(SUM_NP, LENGTH_N, OWNER_N, ema=ema)
+    after = next_ema(ema, ScoreMatrix(SUM_NP, LENGTH_N, OWNER_N))
+    assert (found["marginal_std_ema"], found["marginal_std_ema_seq"]) == (after.std, after.std_seq)
 
 
 def test_without_an_average_the_ema_z_score_is_the_z_score():
@@ -305,23 +399,71 @@ def test_the_same_seed_gives_the_same_intervals_and_another_seed_others():
     assert first != measure(*batch, resamples=100, seed=2)
 
 
-def test_one_trace_a_prompt_leaves_the_batch_interval_without_width():
+def test_one_trace_a_prompt_has_no_batch_interval():
     logp = np.random.default_rng(0).normal(-5, 1, (4, 4))
     found = measure(logp, np.ones(4, int), np.arange(4), resamples=100)
-    for name in ("mi_estimate", "conditional_entropy", "retrieval_accuracy"):
-        assert found[f"{name}_low"] == pytest.approx(found[name])
-        assert found[f"{name}_high"] == pytest.approx(found[name])
+    assert not [name for name in found if name.endswith(("_low", "_high"))]
+    assert "mi_p_value" in found
 
 
-def test_prompts_that_differ_widen_the_population_interval_only():
-    owner = np.repeat(np.arange(4), 8)
-    logp = np.full((32, 4), -10.0)
-    logp[owner < 2, owner[owner < 2]] = -1.0
-    batch = measure(logp, np.ones(32, int), owner, resamples=400)
-    population = measure(logp, np.ones(32, int), owner, resamples=400, interval="population")
-    assert batch["retrieval_accuracy_low"] == batch["retrieval_accuracy_high"]
-    assert population["retrieval_accuracy_low"] < batch["retrieval_accuracy"]
-    assert population["retrieval_accuracy_high"] > batch["retrieval_accuracy"]
+def test_one_trace_a_prompt_has_a_population_interval():
+    logp = np.random.default_rng(0).normal(-5, 1, (4, 4))
+    found = measure(logp, np.ones(4, int), np.arange(4), resamples=100, interval="population")
+    assert found["mi_estimate_low"] < found["mi_estimate"] < found["mi_estimate_high"]
+
+
+def test_two_prompts_have_no_population_interval():
+    found = measure(SUM_NP, LENGTH_N, OWNER_N, resamples=100, interval="population")
+    assert not [name for name in found if name.endswith(("_low", "_high"))]
+
+
+def test_prompts_that_differ_widen_the_population_interval():
+    owner = np.repeat(np.arange(8), 16)
+    logp = np.full((128, 8), -10.0)
+    logp[owner < 4, owner[owner < 4]] = -1.0
+    logp += np.random.default_rng(0).normal(0.0, 0.1, logp.shape)
+    found = {
+        kind: measure(logp, np.ones(128, int), owner, resamples=400, interval=kind)
+        for kind in ("batch", "population")
+    }
+    for name in ("conditional_entropy", "mi_estimate", "retrieval_accuracy"):
+        width = {kind: m[f"{name}_high"] - m[f"{name}_low"] for kind, m in found.items()}
+        assert width["population"] > 2 * width["batch"], name
+
+
+@pytest.mark.parametrize("interval", ["batch", "population"])
+def test_perfect_retrieval_still_has_an_interval_below_one(interval):
+    logp, length, owner = random_batch(np.random.default_rng(0), 90.0, prompts=8)
+    found = measure(logp, length, owner, resamples=200, interval=interval)
+    assert found["retrieval_accuracy"] == found["retrieval_accuracy_high"] == 1.0
+    # Wilson: 64 of 64 traces with Student at 56 degrees, 8 of 8 prompts with Student at 7.
+    low = {"batch": 64 / (64 + 2.0032**2), "population": 8 / (8 + 2.3646**2)}[interval]
+    assert found["retrieval_accuracy_low"] == pytest.approx(low, abs=1e-4)
+
+
+def test_an_mi_at_its_bound_still_has_an_interval_below_it():
+    logp, length, owner = random_batch(np.random.default_rng(0), 900.0, prompts=8)
+    found = measure(logp, length, owner, resamples=200)
+    assert found["mi_seq_estimate"] == pytest.approx(found["mi_bound"])
+    assert found["mi_seq_estimate_low"] < found["mi_bound"] - 0.05
+    assert found["mi_seq_estimate_high"] == pytest.approx(found["mi_bound"])
+
+
+def test_the_interval_above_chance_is_that_of_retrieval_less_chance():
+    found = measure(*random_batch(np.random.default_rng(3), 1.0), resamples=100)
+    for end in ("low", "high"):
+        shifted = found[f"retrieval_accuracy_{end}"] - found["retrieval_chance"]
+        assert found[f"retrieval_above_chance_{end}"] == shifted
+
+
+def test_the_order_of_traces_does_not_move_intervals_beyond_their_noise():
+    logp, length, owner = random_batch(np.random.default_rng(3), 1.0)
+    turned = measure(logp[::-1], length[::-1], owner[::-1], resamples=2000)
+    found = measure(logp, length, owner, resamples=2000)
+    for end in ("low", "high"):
+        name = f"mi_estimate_{end}"
+        width = found["mi_estimate_high"] - found["mi_estimate_low"]
+        assert turned[name] == pytest.approx(found[name], abs=0.1 * width)
 
 
 def test_intervals_hold_the_estimate_of_a_noisy_batch():
@@ -351,17 +493,38 @@ def test_a_prompt_that_likes_every_trace_is_not_taken_for_dependence():
 def test_a_retrieval_p_value_shares_the_credit_of_tied_prompts():
     owner = np.array([0, 0, 1, 1, 2])
     logp = np.array([[0, 1, 1], [0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1.0]]) - 5.0
-    observed = recall_credit(logp, owner, 1).mean()
-    null = [recall_credit(logp, np.array(o), 1).mean() for o in itertools.permutations(owner)]
+
+    def accuracy(owners) -> float:
+        matrix = ScoreMatrix(logp, np.ones(5, int), np.array(owners))
+        return float(trace_statistics(matrix)["recall@1"].mean())
+
+    observed = accuracy(owner)
+    null = [accuracy(o) for o in itertools.permutations(owner)]
     exact = np.mean(np.array(null) >= observed - 1e-12)
     found = measure(logp, np.ones(5, int), owner, resamples=2000)
     assert found["retrieval_p_value"] == pytest.approx(exact, abs=0.04)
 
 
-def test_p_values_of_independent_traces_are_below_alpha_no_more_often_than_alpha():
+def independent_p_values(name: str, repetitions: int, each: int = 4) -> np.ndarray:
+    """P-values of batches whose owners were dealt out at random."""
     rng = np.random.default_rng(5)
-    batches = [random_batch(rng, 0.0, each=4) for _ in range(300)]
-    found = [measure(*batch, resamples=99, seed=i) for i, batch in enumerate(batches)]
-    for name in ("mi_p_value", "retrieval_p_value"):
-        share = np.mean([metrics[name] <= 0.05 for metrics in found])
-        assert share <= 0.09, name
+    batches = [random_batch(rng, 0.0, each=each) for _ in range(repetitions)]
+    found = [measure(*batch, resamples=199, seed=i) for i, batch in enumerate(batches)]
+    return np.array([metrics[name] for metrics in found])
+
+
+def test_p_values_of_mi_are_uniform_if_traces_ignore_their_prompts():
+    """Kolmogorov and Smirnov: the largest gap to the uniform distribution, at the 1% level."""
+    found = np.sort(independent_p_values("mi_p_value", 400))
+    expected = np.arange(1, 401) / 400
+    gap = max(np.abs(found - expected).max(), np.abs(found - expected + 1 / 400).max())
+    # P-values come in steps of 1/200, which may add that much to the gap.
+    assert gap <= 1.63 / math.sqrt(400) + 1 / 200
+
+
+def test_p_values_of_retrieval_are_never_too_small_though_it_comes_in_steps():
+    found = independent_p_values("retrieval_p_value", 400)
+    for alpha in (0.01, 0.05, 0.1, 0.25, 0.5):
+        # Two standard deviations of a share of 400.
+        slack = 2 * math.sqrt(alpha * (1 - alpha) / 400)
+        assert (found <= alpha).mean() <= alpha + slack, alpha

@@ -1,41 +1,173 @@
-"""The collapse diagnostic: MI proxies, retrieval and entropies of first-turn reasoning."""
+"""The collapse diagnostic: MI proxies, retrieval and entropies of reasoning, scope by scope."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
 from ragen2.diagnostics.mutual_information import measure
+from ragen2.scoring import Trace, cross_score, near_duplicates
+from ragen2.scoring.traces import (
+    distinct_prompts,
+    of_first_prompts,
+    trajectory_traces,
+    turn_traces,
+    until_prompts,
+    until_tokens,
+)
+from ragen2.seeding import stream
 
-PREFIX = "collapse/first_turn/"
+FIRST_TURN = "first_turn"
+PREFIX = f"collapse/{FIRST_TURN}/"
+MEASURED = re.compile(r"collapse/(first_turn|turn_\d+|trajectory|probe)/retrieval_accuracy")
+FEWEST_TRACES = 8
+"""Traces a turn position needs to be measured; below, its numbers would be noise."""
+
+Scope = Literal["first_turn", "turns", "trajectory"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScopeTraces:
+    """The traces of one scope, or in ``problem`` why they cannot be compared."""
+
+    name: str
+    traces: list[Trace]
+    problem: str
 
 
 class Collapse(Diagnostic):
     """Does reasoning still depend on the prompt?"""
 
     kind: Literal["collapse"] = "collapse"
-    needs_scores: ClassVar[bool] = True
+    needs_scorer: ClassVar[bool] = True
 
-    max_traces: int = Field(64, ge=2, description="traces cross-scored at most, even over prompts")
+    scopes: tuple[Scope, ...] = Field(
+        ("first_turn",),
+        description="whose reasoning: `first_turn`, `turns` (each position from the second on), "
+        "`trajectory`",
+    )
+    max_traces: int = Field(64, ge=2, description="traces cross-scored at most, in each scope")
+    max_prompts: int = Field(64, ge=2, description="different prompts at most, in each scope")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens read at most, in each scope; past it fewer pairs are scored, then "
+        "fewer traces; left out, no limit",
+    )
     resamples: int = Field(200, ge=100, description="bootstrap and permutation draws")
     interval: Literal["batch", "population"] = Field(
         "batch", description="what intervals are for: these prompts, or the prompts they come from"
     )
 
+    @field_validator("scopes")
+    @classmethod
+    def _some(cls, value: tuple[Scope, ...]) -> tuple[Scope, ...]:
+        if not value:
+            raise ValueError("must name at least one scope, got none; or leave the diagnostic out")
+        return value
+
     def measure(self, evidence: Evidence) -> Metrics:
-        """All proxies, under ``collapse/first_turn/``."""
-        if evidence.scores is None:
-            raise ValueError("the collapse diagnostic was called without cross-scores")
-        scores = evidence.scores
+        """All proxies of each scope, under ``collapse/<scope>/``."""
+        if evidence.scorer is None:
+            raise ValueError("the collapse diagnostic was called without a scorer")
+        metrics: Metrics = {}
+        for scope in self._scopes(evidence):
+            if not scope.problem:
+                metrics |= self.measure_scope(scope, evidence)
+        return metrics
+
+    def missing(self, evidence: Evidence) -> dict[str, str]:
+        """Scopes that had too little to compare."""
+        return {f"collapse/{s.name}": s.problem for s in self._scopes(evidence) if s.problem}
+
+    def measure_scope(self, scope: ScopeTraces, evidence: Evidence) -> Metrics:
+        """All proxies of traces that were already chosen."""
+        assert evidence.scorer is not None  # noqa: S101 - measure checked it
+        scores = cross_score(
+            scope.traces,
+            evidence.scorer,
+            evidence.temperature,
+            max_tokens=self.max_tokens,
+            rng=stream(evidence.seed, "columns", scope.name, evidence.step),
+        )
+        assert scores is not None  # noqa: S101 - a scope without a problem has two prompts
         found = measure(
             scores.logp_NP,
             scores.length_N,
             scores.owner_N,
             interval=self.interval,
             resamples=self.resamples,
-            ema=evidence.ema,
+            ema=evidence.ema.get(scope.name),
             seed=evidence.step,
         )
-        return {f"{PREFIX}{name}": value for name, value in found.items()}
+        pairs = near_duplicates(distinct_prompts(scope.traces))
+        found["near_duplicates"] = float(len({column for i, j, _ in pairs for column in (i, j)}))
+        return {f"collapse/{scope.name}/{name}": value for name, value in found.items()}
+
+    def _scopes(self, evidence: Evidence) -> Iterator[ScopeTraces]:
+        """The traces of each scope; the same evidence always gives the same ones."""
+        if "first_turn" in self.scopes:
+            yield check_scope(FIRST_TURN, self._turn(evidence, 1))
+        if "turns" in self.scopes:
+            longest = _longest(evidence)
+            if longest < 2:
+                yield ScopeTraces("turns", [], "no trajectory has a second turn")
+            for k in range(2, longest + 1):
+                yield check_scope(f"turn_{k}", self._turn(evidence, k), fewest=FEWEST_TRACES)
+        if "trajectory" in self.scopes:
+            rng = stream(evidence.seed, "trajectory traces", evidence.step)
+            drawn = trajectory_traces(evidence.groups, self.max_traces, rng)
+            few = until_prompts(drawn, self.max_prompts)
+            yield check_scope("trajectory", until_tokens(few, self.max_tokens))
+
+    def _turn(self, evidence: Evidence, k: int) -> list[Trace]:
+        drawn = turn_traces(
+            evidence.groups, k, None, stream(evidence.seed, "traces", evidence.step, k)
+        )
+        few = of_first_prompts(drawn, self.max_prompts)[: self.max_traces]
+        return until_tokens(few, self.max_tokens)
+
+
+def measured_scopes(names: Iterable[str]) -> list[str]:
+    """Scopes that metrics of these names speak of, the first turn first, turns in order."""
+    found = {match[1] for name in names if (match := MEASURED.fullmatch(name))}
+    turns = sorted((s for s in found if s.startswith("turn_")), key=lambda s: int(s[5:]))
+    return [scope for scope in (FIRST_TURN, *turns, "trajectory", "probe") if scope in found]
+
+
+def judged_scope(diagnostics: Iterable[Diagnostic]) -> str:
+    """The scope whose regime is a run's: the first turn, or whole trajectories if that is not asked for.
+
+    One scope for the whole run: regimes of different scopes in turn would look like changes.
+    """
+    asked = {scope for one in diagnostics if isinstance(one, Collapse) for scope in one.scopes}
+    return FIRST_TURN if FIRST_TURN in asked or "trajectory" not in asked else "trajectory"
+
+
+def main_scope(names: Iterable[str]) -> str:
+    """The scope to show first: the one that a run is judged by, or the probe set without any."""
+    scopes = measured_scopes(names)
+    preferred = (FIRST_TURN, "trajectory", "probe")
+    return next((scope for scope in preferred if scope in scopes), FIRST_TURN)
+
+
+def _longest(evidence: Evidence) -> int:
+    """Turns of the longest trajectory."""
+    trajectories = [one for group in evidence.groups for one in group.trajectories]
+    return max((len(one.turns) for one in trajectories), default=0)
+
+
+def check_scope(name: str, traces: list[Trace], *, fewest: int = 2) -> ScopeTraces:
+    """The scope, with the reason if it cannot be measured: too few traces, or all of one prompt."""
+    prompts = len(distinct_prompts(traces))
+    problem = ""
+    if len(traces) < fewest:
+        problem = f"{len(traces)} reasonings to score, {fewest} are needed"
+    elif prompts < 2:
+        problem = f"{prompts} distinct prompt among {len(traces)} reasonings, 2 are needed"
+    return ScopeTraces(name, traces, problem)

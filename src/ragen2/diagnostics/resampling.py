@@ -1,48 +1,168 @@
-"""Bootstrap weights and permutation p-values, seeded by the caller's generator."""
+"""Seeded resampling: studentised bootstrap of a stratified mean, and permutation p-values.
+
+Shape letters: N values of M quantities, B draws, S strata of equal size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from ragen2.types import FloatArray, IntArray
+from ragen2.types import BoolArray, FloatArray, IntArray
 
 Interval = tuple[float, float]
+LEVEL = 0.95
+WILDEST = 3.0
+"""Studentised draws are cut at this multiple of Student's quantile: where a draw repeats nearly equal
+values its own spread vanishes and says nothing about the tail."""
+ROUNDING = 1e-12
+"""Spread below this share of the values' size is floating-point rounding."""
 
 
-def resample(
-    owner_N: IntArray,
-    interval: Literal["batch", "population"],
-    draws: int,
-    rng: np.random.Generator,
-) -> FloatArray:
-    """``draws`` rows of trace weights, each summing to 1.
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """How uncertain M stratified means are."""
 
-    ``batch`` draws traces with replacement inside each prompt; ``population`` draws whole prompts.
+    error_M: FloatArray
+    """Standard error."""
+    freedom_M: FloatArray
+    """Degrees of freedom of the standard error, by Satterthwaite's formula."""
+    low_M: FloatArray
+    """How far the low end lies below the mean, in standard errors."""
+    high_M: FloatArray
+    """How far the high end lies above the mean, in standard errors."""
+
+
+def stratified_spread(
+    values_NM: FloatArray, stratum_N: IntArray, draws: int, rng: np.random.Generator
+) -> Spread | None:
+    """Uncertainty of ``values_NM.mean(0)`` when values are drawn anew within each stratum.
+
+    Ends come from the studentised bootstrap, which follows a skewed distribution, but are never nearer
+    than Student's t. Strata of one value are taken to vary like the others; None where all are so.
     """
-    weights_BN = np.zeros((draws, len(owner_N)))
-    prompts = np.unique(owner_N)
-    if interval == "batch":
-        for prompt in prompts:
-            own = np.flatnonzero(owner_N == prompt)
-            weights_BN[:, own] = rng.multinomial(len(own), np.full(len(own), 1.0 / len(own)), draws)
-    else:
-        counts_BP = rng.multinomial(len(prompts), np.full(len(prompts), 1.0 / len(prompts)), draws)
-        for column, prompt in enumerate(prompts):
-            weights_BN[:, owner_N == prompt] = counts_BP[:, [column]]
-    return np.asarray(weights_BN / weights_BN.sum(1, keepdims=True))
+    members = _members(stratum_N)
+    repeated = [rows for rows in members if len(rows) > 1]
+    if not repeated:
+        return None
+    centred_NM = _centred(values_NM, members)
+    variance_M = np.zeros(values_NM.shape[1])
+    squared_M = np.zeros_like(variance_M)
+    mean_BM = np.zeros((draws, values_NM.shape[1]))
+    variance_BM = np.zeros_like(mean_BM)
+    for block_SK in _blocks(repeated):
+        block_SKM = centred_NM[block_SK]
+        size = block_SK.shape[1]
+        share = size / len(values_NM) ** 2
+        part_SM = share * block_SKM.var(1, ddof=1)
+        variance_M += part_SM.sum(0)
+        squared_M += (part_SM**2).sum(0) / (size - 1)
+        drawn = rng.multinomial(size, np.full(size, 1.0 / size), (len(block_SK), draws))
+        counts_SBK = drawn.astype(np.float64)
+        sum_SBM = counts_SBK @ block_SKM
+        mean_BM += sum_SBM.sum(0) / len(values_NM)
+        square_SBM = counts_SBK @ block_SKM**2 - sum_SBM**2 / size
+        variance_BM += share * square_SBM.sum(0) / (size - 1)
+    variance_M[variance_M <= (ROUNDING * np.abs(values_NM).max(0)) ** 2] = 0.0
+    whole = float(sum(len(rows) - 1 for rows in repeated))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom_M = np.where(variance_M > 0.0, variance_M**2 / squared_M, whole)
+        student_BM = mean_BM / np.sqrt(np.maximum(variance_BM, 0.0))
+    # What strata of one value add to the variance is taken from the others.
+    shared = len(values_NM) / sum(map(len, repeated))
+    return _ends(np.sqrt(shared * variance_M), freedom_M, student_BM)
 
 
-def percentile_interval(values_B: FloatArray, level: float = 0.95) -> Interval:
-    """The middle ``level`` of bootstrap values."""
-    tail = 100.0 * (1.0 - level) / 2.0
-    low, high = np.percentile(values_B, [tail, 100.0 - tail])
-    return float(low), float(high)
+def _ends(error_M: FloatArray, freedom_M: FloatArray, student_BM: FloatArray) -> Spread:
+    """Per side the wider of Student's t and the studentised draws. Low ends come from high draws."""
+    quantile_M = np.array([student_quantile(float(freedom)) for freedom in freedom_M])
+    cut_BM = np.clip(np.nan_to_num(student_BM), -WILDEST * quantile_M, WILDEST * quantile_M)
+    tail = (1.0 - LEVEL) / 2.0
+    low_M, high_M = np.quantile(cut_BM, [1.0 - tail, tail], axis=0)
+    return Spread(
+        error_M, freedom_M, np.maximum(quantile_M, low_M), np.maximum(quantile_M, -high_M)
+    )
 
 
-def permutation_p_value(observed: float, null_B: Sequence[float]) -> float:
-    """Share of null values at least as large, the observed one counted in, so it is never 0."""
-    reached = sum(bool(value >= observed - 1e-12) for value in null_B)
+def _members(stratum_N: IntArray) -> list[IntArray]:
+    """Rows of each stratum."""
+    return [np.flatnonzero(stratum_N == one) for one in np.unique(stratum_N)]
+
+
+def _centred(values_NM: FloatArray, members: list[IntArray]) -> FloatArray:
+    """Values less the mean of their stratum: the difference of large squares would be all rounding."""
+    centred_NM = values_NM.astype(np.float64, copy=True)
+    for rows in members:
+        centred_NM[rows] -= centred_NM[rows].mean(0)
+    return centred_NM
+
+
+def _blocks(members: list[IntArray]) -> Iterator[IntArray]:
+    """Strata of equal size together, one stratum a row, so that each size is one batch of work."""
+    for size in sorted({len(rows) for rows in members}):
+        yield np.array([rows for rows in members if len(rows) == size])
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(freedom: float, level: float = LEVEL) -> float:
+    """How many standard errors the middle ``level`` of Student's t reaches to each side.
+
+    With ``t = sqrt(freedom) tan(angle)`` the density is ``cos(angle) ** (freedom - 1)``, summed here on a
+    fine grid. Fewer than one degree of freedom count as one, more than 1000 as 1000.
+    """
+    freedom = min(max(freedom, 1.0), 1000.0)
+    angle = np.linspace(0.0, np.pi / 2.0, 20_001)
+    density = np.cos(angle) ** (freedom - 1.0)
+    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2.0)])
+    return float(np.sqrt(freedom) * np.tan(np.interp(level, below / below[-1], angle)))
+
+
+def wilson_interval(
+    share: float, error: float, quantile: float, *, fewest: float, most: float
+) -> Interval:
+    """Wilson's interval of a share with a given standard error.
+
+    The error says how many independent trials the share is worth, at most ``most``. All right or all
+    wrong has no error to go by and counts as ``fewest`` trials, so that its interval still has width.
+    """
+    seen = error > 0.0 and 0.0 < share < 1.0
+    variance = share * (1.0 - share)
+    trials = variance / max(error**2, variance / most) if seen else fewest
+    shrink = 1.0 / (1.0 + quantile**2 / trials)
+    centre = shrink * (share + quantile**2 / (2.0 * trials))
+    half = shrink * quantile * float(np.sqrt(variance / trials + (quantile / trials) ** 2 / 4.0))
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+
+
+def permuted_owners(
+    owner_N: IntArray, stratum_N: IntArray, draws: int, rng: np.random.Generator
+) -> IntArray:
+    """``draws`` rows of owners dealt out anew among the traces of each stratum."""
+    owners_BN = np.tile(owner_N, (draws, 1))
+    for stratum in np.unique(stratum_N):
+        members = np.flatnonzero(stratum_N == stratum)
+        owners_BN[:, members] = rng.permuted(owners_BN[:, members], axis=1)
+    return owners_BN
+
+
+def scored_owners(owners_BN: IntArray, scored_NP: BoolArray, rng: np.random.Generator) -> IntArray:
+    """A trace dealt to a prompt that it was not scored under gets one of its scored prompts at random."""
+    if scored_NP.all():
+        return owners_BN
+    rows = np.arange(len(scored_NP))
+    first_NP = np.argsort(~scored_NP, axis=1, kind="stable")
+    pick_BN = (rng.random(owners_BN.shape) * scored_NP.sum(1)).astype(np.int64)
+    return np.where(scored_NP[rows, owners_BN], owners_BN, first_NP[rows, pick_BN])
+
+
+def permutation_p_value(observed: float, null_B: FloatArray) -> float:
+    """Share of null values at least as large, the observed one counted in, so it is never 0.
+
+    Uniform under the null where values do not tie; ties count against the observed value, so that it
+    is never too small.
+    """
+    reached = int((np.asarray(null_B) >= observed - 1e-12).sum())
     return (1 + reached) / (1 + len(null_B))
