@@ -7,19 +7,28 @@ file, one level deep.
 from __future__ import annotations
 
 import copy
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ragen2.algorithms import GRPO, Algorithm
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.component import Component, Settings, explain, load_installed_plugins, load_plugin
-from ragen2.diagnostics import Collapse, Diagnostic, Reward, Surface
+from ragen2.diagnostics import Actions, Collapse, Diagnostic, Flow, Reward, Surface, Triage
+from ragen2.diagnostics.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP
@@ -36,6 +45,19 @@ class Evaluation(Settings):
     )
     tasks: int = Field(256, ge=1, le=100_000, description="held-out tasks, the same every time")
     temperature: float = Field(1.0, gt=0.0, le=10.0, description="sampling temperature")
+    probe_prompts: int = Field(
+        8, ge=0, le=100_000, description="held-out prompts cross-scored every time; 0 is off"
+    )
+    probe_traces: int = Field(8, ge=2, description="replies to each of them")
+
+    @field_validator("probe_prompts")
+    @classmethod
+    def _enough_to_compare(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError(
+                "must be 0 (off) or at least 2, got 1: one prompt has nothing to be compared with"
+            )
+        return value
 
 
 class Checkpoints(Settings):
@@ -46,6 +68,49 @@ class Checkpoints(Settings):
     )
     keep: int = Field(2, ge=1, description="newest checkpoints to keep")
     rollouts_every: int = Field(1, ge=1, description="steps between saved rollouts")
+
+
+class Watch(EarlyWarning):
+    """When a fall of MI or retrieval is an alarm, and what is done about it."""
+
+    response: Literal["off", "warn", "checkpoint", "stop", "command"] = Field(
+        "warn",
+        description="nothing; a note; also the last healthy checkpoint kept and this state saved; "
+        "also the run ended; or a note and `command` run",
+    )
+    command: str = Field(
+        "", description="a program and its arguments, run without a shell when an alarm is raised"
+    )
+    timeout: float = Field(60.0, gt=0.0, description="seconds after which the command is ended")
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_split(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"{value!r} is not a command line: {error}") from error
+        return value
+
+    @model_validator(mode="after")
+    def _command_and_response_agree(self) -> Self:
+        if self.response == "command" and not self.command.strip():
+            raise ValueError('response = "command" needs a command, got none; set warning.command')
+        if self.response != "command" and self.command:
+            raise ValueError(
+                f'a command is run with response = "command" only, got {self.response!r}; '
+                "change the response or remove the command"
+            )
+        return self
+
+
+def default_diagnostics() -> tuple[Diagnostic, ...]:
+    """All that is cheap at every step; wider scopes of collapse, and the flow, now and then.
+
+    Together they take less than a tenth of a step of the embedded default (docs/diagnostics/scopes.md).
+    """
+    wide = Collapse(scopes=("turns", "trajectory"), every=10, max_traces=16, interval="population")
+    return (Surface(), Actions(), Reward(), Triage(), Collapse(), wide, Flow())
 
 
 class RunConfig(Settings):
@@ -64,9 +129,10 @@ class RunConfig(Settings):
     algorithm: SerializeAsAny[Algorithm] = Field(default_factory=GRPO, description="the loss")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="the optimiser")
     diagnostics: tuple[SerializeAsAny[Diagnostic], ...] = Field(
-        default_factory=lambda: (Surface(), Reward(), Collapse()), description="what is measured"
+        default_factory=default_diagnostics, description="what is measured"
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="held-out success")
+    warning: Watch = Field(default_factory=Watch, description="the alarm at early collapse")
     checkpoints: Checkpoints = Field(
         default_factory=Checkpoints, description="what is kept on disk"
     )
@@ -92,18 +158,22 @@ def load_run(file: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
 
 def load_config(model: type[Config], file: Path, overrides: Sequence[str] = ()) -> Config:
     """Read ``file`` and apply overrides, as any configuration model."""
-    data = read_toml(file)
+    data = read_toml(file, model)
     for override in overrides:
-        data = apply_override(data, override)
+        data = with_kinds(apply_override(data, override), model)
     return parse_config(model, data)
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """A TOML file as a dictionary, laid over its ``base`` if it names one."""
+def read_toml(file: Path, model: type[BaseModel] = RunConfig) -> dict[str, Any]:
+    """A TOML file as a dictionary, laid over its ``base`` if it names one.
+
+    Tables get their default kinds before anything is laid over them: naming the same kind above is
+    no change of kind, and must not drop the other settings.
+    """
     data = _parse_file(file)
     base = data.pop("base", None)
     if base is None:
-        return data
+        return with_kinds(data, model)
     if not isinstance(base, str):
         raise ConfigError(f"run file {file}: base must be a path to a TOML file, got {base!r}")
     below = _parse_file(file.parent / base)
@@ -111,7 +181,19 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"run file {file}: {base} has a base of its own; bases go one level deep, name that one"
         )
-    return merge(below, data)
+    return with_kinds(merge(with_kinds(below, model), data), model)
+
+
+def with_kinds(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Give every component's table without a ``kind`` the default one of ``model``."""
+    named = dict(data)
+    for name in FAMILIES.keys() & data.keys() & model.model_fields.keys():
+        value = data[name]
+        if isinstance(value, Mapping) and "kind" not in value:
+            default = model.model_fields[name].get_default(call_default_factory=True)
+            if isinstance(default, Component):
+                named[name] = {"kind": default.model_dump()["kind"], **value}
+    return named
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,10 +234,10 @@ def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
     for plugin in plugins if isinstance(plugins, list | tuple) else ():
         load_plugin(str(plugin))
     ready: dict[str, Any] = {}
-    for name, value in data.items():
+    for name, value in with_kinds(data, model).items():
         family = FAMILIES.get(name) if name in model.model_fields else None
         try:
-            ready[name] = value if family is None else _build(family, value, name, model)
+            ready[name] = value if family is None else _build(family, value, name)
         except ConfigError as error:
             mistakes.extend(str(error).splitlines())
     try:
@@ -172,14 +254,11 @@ def dump_config(config: BaseModel) -> str:
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
-def _build(family: type[Component], value: Any, name: str, model: type[BaseModel]) -> Any:
+def _build(family: type[Component], value: Any, name: str) -> Any:
     if name == "diagnostics":
         if not isinstance(value, list):
             raise ConfigError(f"{name} must be a list of tables, got {value!r}; write [[{name}]]")
         return _build_list(family, value, name)
-    if isinstance(value, Mapping) and "kind" not in value:
-        default = model.model_fields[name].get_default(call_default_factory=True)
-        value = {"kind": default.kind, **value}
     return _build_one(family, value, name)
 
 

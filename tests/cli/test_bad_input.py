@@ -88,6 +88,44 @@ MISTAKES = {
         ("warmstart", *settings("qualit=1")),
         "unknown setting qualit; did you mean 'quality'?",
     ),
+    "unknown verb": (
+        ("trian",),
+        "no such command 'trian'; did you mean 'train'?; see ragen2 --help",
+    ),
+    "unknown verb below a verb": (
+        ("envs", "chek"),
+        "no such command 'chek'; did you mean 'check'?; see ragen2 envs --help",
+    ),
+    "unknown flag": (
+        ("train", "--stesp", "3"),
+        "unknown option --stesp; did you mean '--set'?; see ragen2 train --help",
+    ),
+    "unknown flag before the verb": (
+        ("--versoin",),
+        "unknown option --versoin; did you mean '--version'?; see ragen2 --help",
+    ),
+    "unknown short flag": (
+        ("pull", "-q"),
+        "unknown option -q; known: --out; see ragen2 pull --help",
+    ),
+    "missing argument": (("eval",), "missing argument 'MODEL'; see ragen2 eval --help"),
+    "one argument too many": (
+        ("envs", "check", "Bandit", "twice"),
+        "got unexpected extra argument(s) (twice); see ragen2 envs check --help",
+    ),
+    "flag without its value": (
+        ("eval", EMBEDDED, "--tasks"),
+        "option '--tasks' requires an argument; see ragen2 --help",
+    ),
+    "flag out of range": (
+        ("eval", EMBEDDED, "--tasks", "0"),
+        "--tasks must be greater than or equal to 1, got '0'; see ragen2 eval --help",
+    ),
+    "flag of the wrong type": (
+        ("envs", "play", "Bandit", "--seed=two"),
+        "--seed must be a valid integer, unable to parse string as an integer, got 'two'; "
+        "see ragen2 envs play --help",
+    ),
     "missing model folder": (
         ("train", *settings("model.path=./nowhere")),
         "model ./nowhere does not exist; give a folder, a GGUF file or a hub id",
@@ -150,8 +188,36 @@ def test_a_name_that_is_neither_folder_nor_reachable_on_a_hub(
     done = program("eval", "models/mine")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ragen2: model models/mine cannot be opened: ")
+    assert line.startswith("ragen2: model models/mine cannot be opened: it is no folder here, ")
+    assert line.endswith("the hub cannot be reached; check the spelling, or the network")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def f(:\n", "invalid syntax (mine.py, line 1)"),
+        ("import nowhere_at_all\n", "No module named 'nowhere_at_all'"),
+    ],
+)
+def test_a_plug_in_that_is_no_python(
+    program: Program, tmp_path: Path, text: str, told: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    line = f"plugin file mine.py cannot be imported: {told}"
+    assert_refused(program("envs", "list", "--plugin", "mine.py"), tmp_path, line, left=["mine.py"])
+
+
+def test_an_unfinished_component_of_ones_own(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import Literal\n"
+        "from ragen2.filtering import Filter\n"
+        "class Mine(Filter):\n"
+        "    kind: Literal['mine'] = 'mine'\n"
+    )
+    done = program("train", *settings("plugins=['mine.py']", "filter.kind=mine"))
+    line = "filter kind 'mine' lacks keep; define it in class Mine"
+    assert_refused(done, tmp_path, line, left=["mine.py"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -1,5 +1,6 @@
-"""``ragen2 bench envs`` measures what it is asked for."""
+"""``ragen2 bench`` measures what it is asked for."""
 
+import json
 import re
 
 from typer.testing import CliRunner
@@ -16,3 +17,27 @@ def test_bench_envs_prints_a_row_for_each_environment_named():
         numbers = [float(cell.replace(",", "")) for cell in re.findall(r"[\d,.]*\d", row)]
         assert len(numbers) == 5
         assert all(number > 0 for number in numbers[1:])
+
+
+def test_bench_score_compares_both_ways_and_writes_the_figures(tmp_path):
+    out = tmp_path / "score.json"
+    asked = ["--prompts", "2", "--repeats", "1", "--device", "cpu", "--out", str(out)]
+    result = CliRunner().invoke(app, ["bench", "score", *asked], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert re.search(r"64 traces x 2 prompts.*ours.*naive.*times faster", result.output, re.DOTALL)
+    found = json.loads(out.read_text())
+    (size,) = found["sizes"]
+    assert size["prompts"] == 2
+    assert size["difference"] < 1e-4
+    assert size["naive"]["tokens"] > 4 * size["ours"]["tokens"]
+
+
+def test_bench_score_can_spare_most_of_the_naive_work():
+    asked = ["--prompts", "4", "--repeats", "1", "--device", "cpu", "--naive-columns", "1"]
+    result = CliRunner().invoke(app, ["bench", "score", *asked], catch_exceptions=False)
+    assert "naive scored 25% of the pairs, scaled up" in " ".join(result.output.split())
+
+
+def test_bench_score_names_a_device_that_is_none():
+    result = CliRunner().invoke(app, ["bench", "score", "--device", "tpu"])
+    assert str(result.exception) == "--device must be auto, cpu or cuda, got tpu"

@@ -112,8 +112,59 @@ def test_check_passes_for_what_is_built_in(program: Program, kind: str) -> None:
 def test_check_names_the_claim_that_does_not_hold(program: Program, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FICKLE)
     done = program("envs", "check", "Fickle", "--plugin", "mine.py")
-    assert done.returncode == 2
+    assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(
         "ragen2: Fickle: not true that the prompt depends on the seed, not on luck"
     )
+
+
+HALF = '''"""An environment that was begun and not finished."""
+from typing import ClassVar, Literal
+from ragen2.envs import Env
+from ragen2.envs.base import Episode
+
+class HalfEpisode(Episode):
+    observation = "nothing yet"
+
+class Half(Env):
+    """Has no rules and no start."""
+    kind: Literal["Half"] = "Half"
+
+class Hollow(Env):
+    """Starts, but its episodes cannot be played."""
+    kind: Literal["Hollow"] = "Hollow"
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    @property
+    def instruction(self):
+        return "do it"
+    def start(self, seed, luck):
+        return HalfEpisode()
+'''
+
+
+@pytest.mark.parametrize("verb", [("list",), ("check", "Half"), ("play", "Half")])
+def test_an_unfinished_environment_is_told_in_one_line(
+    program: Program, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    (tmp_path / "mine.py").write_text(HALF)
+    done = program("envs", *verb, "--plugin", "mine.py")
+    line = "env kind 'Half' lacks instruction, reward_range, start; define them in class Half"
+    assert (done.returncode, done.stderr) == (2, f"ragen2: {line}\n")
+
+
+def test_an_unfinished_episode_is_told_in_one_line(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HALF)
+    done = program("envs", "play", "Hollow", "--plugin", "mine.py")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ragen2: Hollow cannot start task 0: Can't instantiate abstract class")
+    assert "expert" in line
+
+
+def test_an_unfinished_episode_fails_its_check(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HALF)
+    done = program("envs", "check", "Hollow", "--plugin", "mine.py")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ragen2: Hollow: not true that ")

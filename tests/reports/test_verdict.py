@@ -78,3 +78,41 @@ def test_evidence_of_a_measured_run_names_retrieval_information_and_entropy():
         "mutual information, nats a token",
         "conditional entropy H(Z|X), nats a token",
     ]
+
+
+def test_other_failures_are_named_beside_the_regime_and_told_with_their_date():
+    records = [
+        StepRecord(
+            step=step,
+            metrics={"rollout/reasoning_tokens": 60.0 if step < 20 else 20.0},
+            regime="diverse_grounded",
+        )
+        for step in range(40)
+    ]
+    verdict = judge(Run(Path("run"), {}, tuple(records)))
+    assert verdict.words == f"{WORDS['diverse_grounded']} Besides: reasoning shrinkage."
+    assert verdict.tone == "fair"
+    assert verdict.evidence[-1].startswith(
+        "reasoning shrinkage since step 20: Reasoning shrinks: 60.0 "
+    )
+
+
+def test_the_chain_is_read_off_the_newest_numbers():
+    first = StepRecord(
+        step=1,
+        metrics={
+            "collapse/first_turn/retrieval_above_chance": 0.5,
+            "collapse/first_turn/retrieval_p_value": 0.005,
+        },
+    )
+    second = StepRecord(
+        step=10,
+        metrics={
+            "flow/first_turn/reasoning_action_swap_seq": 1.0,
+            "flow/first_turn/reasoning_action_swap_p_value": 0.005,
+            "flow/first_turn/input_action": 0.5,
+            "flow/first_turn/input_action_p_value": 0.005,
+        },
+    )
+    last = judge(Run(Path("run"), {}, (first, second))).evidence[-1]
+    assert last.startswith("step 10: The chain is whole: input -> reasoning holds")

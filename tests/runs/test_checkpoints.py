@@ -61,6 +61,25 @@ def test_the_newest_ones_are_kept(tmp_path):
     assert steps(tmp_path) == [3, 10]
 
 
+def test_protected_ones_are_kept_beside_the_newest(tmp_path):
+    for step in (1, 2, 3, 10):
+        save_checkpoint(tmp_path, step, writer(str(step)), keep=1, protected={2, 7})
+    assert steps(tmp_path) == [2, 10]
+
+
+def test_a_protected_one_among_the_newest_counts_as_one_of_them(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, writer(str(step)), keep=2, protected={3})
+    assert steps(tmp_path) == [2, 3]
+
+
+def test_what_is_no_longer_protected_is_removed(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, writer(str(step)), keep=1, protected={1})
+    save_checkpoint(tmp_path, 3, writer("3"), keep=1)
+    assert steps(tmp_path) == [3]
+
+
 def test_a_step_saved_again_is_replaced(tmp_path):
     save_checkpoint(tmp_path, 1, writer("first"), keep=2)
     folder = save_checkpoint(tmp_path, 1, writer("second"), keep=2)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig
-from ragen2.envs import Bandit
+from ragen2.diagnostics.collapse import measured_scopes
+from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.rollout import Rollout
 from ragen2.trainer.assess import assess
@@ -108,6 +109,8 @@ def test_a_policy_that_names_what_it_sees_is_grounded():
 
     verdict = assess(config(), ScriptedPolicy(first_arm, likelihood))
     assert verdict.regime == "diverse_grounded"
+    assert measured_scopes(verdict.metrics) == ["first_turn"]  # a bandit has one turn
+    assert verdict.absent == {}
     assert verdict.metrics["collapse/first_turn/retrieval_above_chance"] > 0
     assert all(math.isfinite(value) for value in verdict.metrics.values())
 
@@ -123,3 +126,18 @@ def test_without_reasoning_there_is_success_but_no_verdict():
     assert verdict.regime is None
     assert "eval/success" in verdict.metrics
     assert not [name for name in verdict.metrics if name.startswith("collapse")]
+    assert verdict.absent == {"collapse/first_turn": "0 reasonings to score, 2 are needed"}
+
+
+def test_an_environment_of_several_turns_is_assessed_in_every_scope():
+    def walk(prompt: str, rng: np.random.Generator) -> str:
+        return f"at turn {prompt.count('assistant: ')}</think><answer>Up</answer>"
+
+    lake = config().model_copy(update={"env": FrozenLake(max_turns=3)})
+    verdict = assess(lake, ScriptedPolicy(walk))
+    scopes = measured_scopes(verdict.metrics)
+    assert scopes[0] == "first_turn"
+    assert scopes[-1] == "trajectory"
+    missing = [name.removeprefix("collapse/") for name in verdict.absent]
+    assert {*scopes, *missing} == {"first_turn", "turn_2", "turn_3", "trajectory"}
+    assert verdict.metrics["collapse/first_turn/num_traces"] == 64

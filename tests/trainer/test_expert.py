@@ -20,8 +20,10 @@ EPISODES = 60
 CELL = re.compile(r"\((\d+),(\d+)\)")
 
 
-def episodes(script: Script, env=STILL, form: ReplyFormat = FORM) -> list[Dialogue]:
-    return [script_episode(env, script, form, seed=0, index=i) for i in range(EPISODES)]
+def episodes(
+    script: Script, env=STILL, form: ReplyFormat = FORM, count: int = EPISODES
+) -> list[Dialogue]:
+    return [script_episode(env, script, form, seed=0, index=i) for i in range(count)]
 
 
 def parsed(reply: str, form: ReplyFormat = FORM) -> Reply:
@@ -93,6 +95,40 @@ def test_groundedness_is_the_share_of_grounded_turns():
 def test_groundedness_does_not_change_how_well_it_plays():
     grounded, not_grounded = (share_of_shortening_turns(Script(1.0, g)) for g in (1.0, 0.0))
     assert grounded == not_grounded == 1.0
+
+
+def test_every_groundedness_plays_the_same_games():
+    played = [
+        [list(moves(dialogue)) for dialogue in episodes(Script(0.5, g))] for g in (0.0, 0.5, 1.0)
+    ]
+    assert played[0] == played[1] == played[2]
+
+
+def test_true_reasonings_are_the_same_at_every_groundedness():
+    full = [reply for d in episodes(Script(0.5, 1.0)) for reply in d.replies]
+    most = [reply for d in episodes(Script(0.5, 0.9)) for reply in d.replies]
+    same = [one == other for one, other in zip(full, most, strict=True)]
+    assert np.mean(same) == pytest.approx(0.9, abs=0.06)
+
+
+def test_length_does_not_give_away_what_is_grounded():
+    """First turns: where the other task stands too."""
+    env = FrozenLake(slip=0.0, max_turns=1)
+    own, other = (
+        [parsed(d.replies[0]).reasoning for d in episodes(Script(0.3, g), env, count=800)]
+        for g in (1.0, 0.0)
+    )
+    for measure in (len, num_moves_named):
+        lengths, others = (np.array([measure(text) for text in texts]) for texts in (own, other))
+        error = np.hypot(lengths.std(), others.std()) / np.sqrt(len(own))
+        assert abs(lengths.mean() - others.mean()) < 3 * error
+        assert lengths.std() == pytest.approx(others.std(), rel=0.15)
+
+
+def num_moves_named(reasoning: str) -> int:
+    """Moves at the end of a reasoning, after the last full stop."""
+    names = [action.lower() for action in ACTIONS]
+    return sum(word in names for word in reasoning.rpartition(".")[2].split())
 
 
 @pytest.mark.parametrize("groundedness", [0.0, 1.0])

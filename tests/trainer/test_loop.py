@@ -26,7 +26,7 @@ from ragen2.runs.checkpoints import checkpoint_folder, list_checkpoints
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.seeding import stream
-from ragen2.trainer.loop import NO_SCORES, SEEDS_PER_RUN, train, training_tasks
+from ragen2.trainer.loop import SEEDS_PER_RUN, next_emas, train, training_tasks
 from ragen2.trainer.state import TrainerState, read_state
 from ragen2.types import Update
 
@@ -106,7 +106,7 @@ def config(**changes) -> RunConfig:
         "env": FrozenLake(slip=0.0),
         "rollout": Rollout(prompts=4, group_size=4, max_tokens=64),
         "diagnostics": (Surface(), Reward(), Collapse(resamples=100)),
-        "evaluation": {"every": 3, "tasks": 16},
+        "evaluation": {"every": 3, "tasks": 16, "probe_prompts": 4, "probe_traces": 3},
         "checkpoints": {"every": 2, "keep": 2},
     }
     return RunConfig.model_validate(settings | changes)
@@ -164,7 +164,8 @@ def test_the_record_before_training_holds_the_evaluation_only(new_run):
     run = new_run(config())
     trained(config(), run)
     first = run.records()[0]
-    assert {name.split("/")[0] for name in first.metrics} == {"eval"}
+    families = {name.rpartition("/")[0] for name in first.metrics}
+    assert families == {"eval", "collapse/probe"}
     assert (first.kept, first.seeds, first.regime) == ([], [], None)
     assert list(first.seconds) == ["evaluate"]
 
@@ -172,22 +173,9 @@ def test_the_record_before_training_holds_the_evaluation_only(new_run):
 def test_a_step_records_every_metric_by_its_name(new_run):
     run = new_run(config())
     trained(config(), run)
-    plain = {n for n in run.records()[1].metrics if not n.startswith("collapse/")}
-    assert plain == {
-        "rollout/success",
-        "rollout/turns",
-        "rollout/actions",
-        "rollout/env_errors",
-        "rollout/format_validity",
-        "rollout/reply_tokens",
-        "rollout/reasoning_tokens",
-        "rollout/cut_ratio",
-        "rollout/distinct_reasoning_ratio",
-        "reward/mean",
-        "reward/variance",
-        "reward/std",
-        "reward/dead_ratio",
-        "reward/variance_std_over_mean",
+    found = set(run.records()[1].metrics)
+    by_loop = {name for name in found if name.startswith(("filter/", "update/"))}
+    assert by_loop == {
         "filter/kept",
         "filter/kept_ratio",
         "update/loss",
@@ -195,9 +183,9 @@ def test_a_step_records_every_metric_by_its_name(new_run):
         "update/steps",
         "update/tokens",
     }
-    collapse = {n for n in run.records()[1].metrics if n.startswith("collapse/")}
-    assert "collapse/first_turn/retrieval_accuracy" in collapse
-    assert all(name.startswith("collapse/first_turn/") for name in collapse)
+    families = {name.rpartition("/")[0] for name in found - by_loop}
+    assert families == {"rollout", "reward", "collapse/first_turn", "warning"}
+    assert {"rollout/success", "reward/mean", "collapse/first_turn/mi_estimate"} <= found
 
 
 def test_a_record_says_which_prompts_were_kept_and_why(new_run):
@@ -209,6 +197,16 @@ def test_a_record_says_which_prompts_were_kept_and_why(new_run):
         assert record.metrics["filter/kept_ratio"] == sum(record.kept) / 4
         expected = TopP().keep(np.array(record.scores)).tolist()
         assert record.kept == expected
+
+
+def test_a_run_that_measures_trajectories_only_has_their_regime(new_run):
+    wide = Collapse(scopes=("trajectory",), resamples=100)
+    configuration = config(
+        rollout=Rollout(prompts=8, group_size=8, max_tokens=64), steps=1, diagnostics=(wide,)
+    )
+    run = new_run(configuration)
+    trained(configuration, run)
+    assert run.records()[1].regime == "diverse_grounded"
 
 
 def test_the_regime_of_a_walker_that_names_its_cell_is_grounded(new_run):
@@ -295,7 +293,7 @@ def test_a_step_whose_filter_keeps_nothing_is_recorded_with_its_reason_and_skipp
     assert state.step == 4
     assert walker.scales == []
     for record in run.records()[1:]:
-        assert record.note == "no update: all 4 prompts have zero reward_variance"
+        assert record.note.startswith("no update: all 4 prompts have zero reward_variance")
         assert record.kept == [False] * 4
         assert record.metrics["filter/kept"] == 0.0
         assert record.metrics["update/steps"] == record.metrics["update/tokens"] == 0.0
@@ -397,7 +395,10 @@ def test_reasoning_that_cannot_be_scored_is_absent_with_its_reason(new_run):
     run = new_run(configuration)
     trained(configuration, run)
     for record in run.records()[1:]:
-        assert record.absent == {"collapse/first_turn": NO_SCORES}
+        reason = "0 reasonings to score, 2 are needed"
+        assert record.absent["collapse/first_turn"] == reason
+        probed = "eval/success" in record.metrics
+        assert record.absent.get("collapse/probe") == (reason if probed else None)
         assert record.regime is None
         assert not [name for name in record.metrics if name.startswith("collapse/")]
 
@@ -407,7 +408,8 @@ def test_a_diagnostic_measures_only_when_due_and_the_regime_stays(new_run):
     run = new_run(configuration)
     trained(configuration, run)
     records = run.records()[1:]
-    measured = [any(n.startswith("collapse/") for n in record.metrics) for record in records]
+    first_turn = "collapse/first_turn/"
+    measured = [any(n.startswith(first_turn) for n in record.metrics) for record in records]
     assert measured == [True, False, True, False]
     assert all(record.absent == {} for record in records)
     assert records[1].regime == records[0].regime
@@ -419,17 +421,21 @@ def test_without_a_diagnostic_that_needs_them_nothing_is_scored(new_run):
         def score(self, pairs, temperature=1.0):
             raise AssertionError("nobody asked for scores")
 
-    configuration = config(diagnostics=(Surface(),))
+    configuration = config(
+        diagnostics=(Surface(),), evaluation={"every": 3, "tasks": 16, "probe_prompts": 0}
+    )
     run, walker = new_run(configuration), Walker()
     walker.policy = Deaf(walker.reply)
     trained(configuration, run, walker)
     assert all(record.regime is None and record.absent == {} for record in run.records())
 
 
-def test_the_moving_average_is_folded_once_a_scored_step_and_kept_in_the_state(new_run):
-    run = new_run(config())
-    _, state = trained(config(), run)
-    assert state.ema is not None
+def test_the_moving_average_of_each_scope_is_kept_in_the_state(new_run):
+    wide = Collapse(scopes=("first_turn", "turns", "trajectory"), resamples=100)
+    configuration = config(diagnostics=(wide,))
+    run = new_run(configuration)
+    _, state = trained(configuration, run)
+    assert {"first_turn", "turn_2", "trajectory", "probe"} <= set(state.ema)
     first = run.records()[1].metrics
     assert first["collapse/first_turn/mi_zscore_ema"] == pytest.approx(
         first["collapse/first_turn/mi_zscore"]
@@ -439,12 +445,60 @@ def test_the_moving_average_is_folded_once_a_scored_step_and_kept_in_the_state(n
 def test_the_moving_average_of_earlier_steps_is_what_z_scores_divide_by(new_run):
     configuration = config(steps=3)
     run = new_run(configuration)
-    _, state = trained(configuration, run, state=TrainerState(step=2, ema=Ema(1.0, 2.0)))
+    before = {"first_turn": Ema(1.0, 2.0), "turn_7": Ema(3.0, 4.0)}
+    _, state = trained(configuration, run, state=TrainerState(step=2, ema=before))
     prefix, found = "collapse/first_turn/", run.records()[-1].metrics
-    mi = found[f"{prefix}mi_estimate"]
-    spread_now = mi / found[f"{prefix}mi_zscore"] - 1e-3
-    assert state.ema.std == pytest.approx(0.9 * 1.0 + 0.1 * spread_now)
-    assert found[f"{prefix}mi_zscore_ema"] == pytest.approx(mi / (state.ema.std + 1e-3))
+    for suffix, mi, old in (("", "mi_estimate", 1.0), ("_seq", "mi_seq_estimate", 2.0)):
+        value = found[f"{prefix}{mi}"]
+        spread_now = value / found[f"{prefix}mi_zscore{suffix}"] - 1e-3
+        average = 0.9 * old + 0.1 * spread_now
+        assert getattr(state.ema["first_turn"], f"std{suffix}") == pytest.approx(average)
+        assert found[f"{prefix}mi_zscore_ema{suffix}"] == pytest.approx(value / (average + 1e-3))
+    assert state.ema["turn_7"] == Ema(3.0, 4.0)
+
+
+def test_averages_are_read_off_the_metrics_scope_by_scope():
+    metrics = {
+        "collapse/turn_2/marginal_std_ema": 0.5,
+        "collapse/turn_2/marginal_std_ema_seq": 6.0,
+        "collapse/turn_2/mi_estimate": 9.0,
+    }
+    before = {"turn_2": Ema(1.0, 1.0), "probe": Ema(2.0, 3.0)}
+    assert next_emas(before, metrics) == {"turn_2": Ema(0.5, 6.0), "probe": Ema(2.0, 3.0)}
+    assert before["turn_2"] == Ema(1.0, 1.0)
+
+
+def test_wider_scopes_are_measured_when_they_are_due(new_run):
+    wide = Collapse(scopes=("turns", "trajectory"), every=3, resamples=100)
+    configuration = config(diagnostics=(Collapse(resamples=100), wide))
+    run = new_run(configuration)
+    trained(configuration, run)
+
+    def steps(scope: str) -> list[int]:
+        return [r.step for r in run.records() if f"collapse/{scope}/mi_estimate" in r.metrics]
+
+    assert steps("first_turn") == [1, 2, 3, 4]
+    assert steps("turn_2") == steps("trajectory") == [1, 3]
+    assert steps("probe") == [0, 3, 4]
+
+
+def test_the_probe_set_is_the_same_prompts_every_time(new_run):
+    class Frozen(Walker):
+        def update(self, samples, objective, *, scale):
+            return Update({}, 1, 1)
+
+    run = new_run(config())
+    trained(config(), run, Frozen())
+    probes = [
+        {name: value for name, value in record.metrics.items() if "/probe/" in name}
+        for record in run.records()
+        if "eval/success" in record.metrics
+    ]
+    # A policy that does not change is measured alike; only the seed of the resampling is the step's.
+    estimates = ("mi_estimate", "retrieval_accuracy", "num_traces", "num_prompts")
+    for name in estimates:
+        assert len({found[f"collapse/probe/{name}"] for found in probes}) == 1
+    assert probes[0]["collapse/probe/num_traces"] == 12.0
 
 
 # --- stop and resume -------------------------------------------------------------------------------
@@ -479,18 +533,23 @@ def test_another_seed_gives_other_records(new_run):
 
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
 def test_a_stopped_run_goes_on_to_the_same_records_and_weights(new_run, stop_after):
-    whole, broken = new_run(config(), "whole"), new_run(config(), "broken")
-    walker, state = trained(config(), whole)
+    every_scope = Collapse(scopes=("first_turn", "turns", "trajectory"), resamples=100)
+    configuration = config(diagnostics=(Surface(), Reward(), every_scope))
+    whole, broken = new_run(configuration, "whole"), new_run(configuration, "broken")
+    walker, state = trained(configuration, whole)
 
     first = Listener()
     _, stopped = trained(
-        config(), broken, sinks=[first], stop_asked=lambda: first.records[-1].step == stop_after - 1
+        configuration,
+        broken,
+        sinks=[first],
+        stop_asked=lambda: first.records[-1].step == stop_after - 1,
     )
     assert stopped.step == stop_after
     folder = checkpoint_folder(broken.path, stop_after)
     again = Walker()
     again.load(folder)
-    trained(config(), broken, again, state=read_state(folder))
+    trained(configuration, broken, again, state=read_state(folder))
 
     assert comparable(broken.records()) == comparable(whole.records())
     assert again.weight == walker.weight
@@ -528,7 +587,9 @@ def test_a_finished_run_has_nothing_to_do(new_run):
 def test_a_resumed_run_goes_on_with_the_regime_and_average_it_had(new_run):
     configuration = config(diagnostics=(Collapse(every=50, resamples=100),))
     run = new_run(configuration)
-    state = TrainerState(step=2, ema=Ema(1.0, 2.0), regime="template_collapse")
+    ema = {"first_turn": Ema(1.0, 2.0)}
+    state = TrainerState(step=2, ema=ema, regime="template_collapse")
     _, after = trained(configuration, run, state=state)
-    assert after == TrainerState(step=4, ema=Ema(1.0, 2.0), regime="template_collapse")
+    assert after.ema["first_turn"] == Ema(1.0, 2.0)
+    assert (after.step, after.regime) == (4, "template_collapse")
     assert {record.regime for record in run.records()} == {"template_collapse"}

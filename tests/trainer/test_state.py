@@ -17,7 +17,8 @@ numbers = st.floats(0, 1e12)
 @given(st.integers(0, 10**9), numbers, numbers)
 def test_every_bit_of_the_state_survives(tmp_path_factory, step, std, std_seq):
     folder = tmp_path_factory.mktemp("state")
-    state = TrainerState(step=step, ema=Ema(std, std_seq), regime="template_collapse")
+    ema = {"first_turn": Ema(std, std_seq), "turn_2": Ema(std_seq, std)}
+    state = TrainerState(step=step, ema=ema, regime="template_collapse")
     write_state(folder, state)
     assert read_state(folder) == state
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import RunError
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ragen2.config import RunConfig
+    from ragen2.trainer.assess import Verdict
+    from ragen2.trainer.loop import Policy
+
+TASKS = 256
+
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder, hub id, GGUF file or run directory.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Folder, hub id, GGUF file, run directory or http://server#NAME."
+        ),
     ],
     env: Annotated[
-        str, typer.Option(help="Environment, as `ragen2 envs list` names it.")
-    ] = "FrozenLake",
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to play.")] = 256,
+        str | None,
+        typer.Option(help="Environment; left out, the run's own, or FrozenLake."),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Held-out tasks to play; left out, the run's own, or {TASKS}."),
+    ] = None,
     overrides: SetOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all metrics here.")
@@ -26,37 +43,66 @@ def evaluate(
 ) -> None:
     """Play held-out tasks and cross-score the reasoning.
 
-    Example: ragen2 eval runs/try --env FrozenLake --tasks 64 --set env.slip=0.1
+    A run directory is evaluated under its own settings; --env, --tasks and --set go over them.
+
+    Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
-    from ragen2.config import RunConfig, apply_override, parse_config
     from ragen2.trainer.assess import assess
 
-    data: dict[str, object] = {"env": {"kind": env}, "evaluation": {"tasks": tasks}}
-    for override in overrides or ():
-        data = apply_override(data, override)
-    config = parse_config(RunConfig, data)
-    policy = torch_room().open_policy(model, config.model.device)
+    config = evaluation_config(model, env, tasks, overrides or ())
+    policy = open_policy(model, config)
     verdict = assess(config, policy)
-    print_verdict(model, config.env.kind, verdict.metrics, verdict.regime)
+    print_verdict(model, config.env.kind, verdict)
     if json_file is not None:
-        import json
+        write_json(json_file, model, verdict)
 
-        from ragen2.runs.files import write_atomically
 
-        text = json.dumps(
-            {"model": model, "regime": verdict.regime, "metrics": verdict.metrics}, indent=1
+def open_policy(model: str, config: RunConfig) -> Policy:
+    """The model itself, or the server that has it.
+
+    The tokenizer of a served model is found by the name it is served under, or by ``model.path``.
+    """
+    if not model.startswith(("http://", "https://")):
+        opened: Policy = torch_room().open_policy(
+            model, config.model.device, score_tokens=config.model.score_tokens
         )
-        try:
-            write_atomically(json_file, text + "\n")
-        except OSError as error:
-            raise RunError(f"--json {json_file} cannot be written: {error.strerror}") from error
+        return opened
+    from ragen2.audit.servers import server_and_model
+
+    url, name = server_and_model(model)
+    tokenizer = config.model.path if "path" in config.model.model_fields_set else name
+    served: Policy = torch_room().open_server(url, name, tokenizer)
+    return served
 
 
-def print_verdict(model: str, env: str, metrics: dict[str, float], regime: str | None) -> None:
-    """A table a person can read."""
+def evaluation_config(
+    model: str, env: str | None, tasks: int | None, overrides: Sequence[str]
+) -> RunConfig:
+    """The settings to evaluate under: the run's own if ``model`` is one, then what was asked for."""
+    from ragen2.config import RunConfig, apply_override, merge, parse_config, read_toml
+
+    data: dict[str, Any] = {"env": {"kind": "FrozenLake"}, "evaluation": {"tasks": TASKS}}
+    run_file = _run_file(Path(model))
+    if run_file is not None:
+        run = read_toml(run_file)
+        data = merge(data, {name: run[name] for name in OWN_SETTINGS if name in run})
+    if env is not None:
+        data = merge(data, {"env": {"kind": env}})
+    if tasks is not None:
+        data = merge(data, {"evaluation": {"tasks": tasks}})
+    for override in overrides:
+        data = apply_override(data, override)
+    return parse_config(RunConfig, data)
+
+
+def print_verdict(model: str, env: str, verdict: Verdict) -> None:
+    """Tables a person can read: the first turn with intervals, then scope by scope."""
     from rich.console import Console
     from rich.table import Table
 
+    from ragen2.diagnostics.collapse import measured_scopes
+
+    metrics = verdict.metrics
     table = Table(title=f"{model} on {env}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -66,12 +112,60 @@ def print_verdict(model: str, env: str, metrics: dict[str, float], regime: str |
             low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
             span = f"{low:.3f} .. {high:.3f}" if low is not None and high is not None else ""
             table.add_row(label, f"{metrics[name]:.3f}", span)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    scopes = measured_scopes(metrics)
+    if len(scopes) > 1:
+        console.print(_scope_table(metrics, scopes))
+    for name, reason in verdict.absent.items():
+        print(f"{name} not measured: {reason}")
+    regime = verdict.regime
     print(
         f"regime: {regime.replace('_', ' ') if regime else 'not measured (no reasoning to score)'}"
     )
 
 
+def _run_file(model: Path) -> Path | None:
+    """run.toml of a run directory, or of the run that a checkpoint belongs to."""
+    folders = [model, model.parent.parent] if model.parent.name == "checkpoints" else [model]
+    return next((f / "run.toml" for f in folders if (f / "run.toml").is_file()), None)
+
+
+def _scope_table(metrics: dict[str, float], scopes: list[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="reasoning by scope", title_justify="left")
+    table.add_column("scope")
+    for _, label, _ in SCOPE_COLUMNS:
+        table.add_column(label, justify="right")
+    for scope in scopes:
+        cells = [
+            form.format(metrics[f"collapse/{scope}/{name}"]) for name, _, form in SCOPE_COLUMNS
+        ]
+        table.add_row(scope.replace("_", " "), *cells)
+    return table
+
+
+def write_json(file: Path, model: str, verdict: Verdict) -> None:
+    """All that was found, for a program to read."""
+    import json
+
+    from ragen2.runs.files import write_atomically
+
+    found = {
+        "model": model,
+        "regime": verdict.regime,
+        "metrics": verdict.metrics,
+        "absent": verdict.absent,
+    }
+    try:
+        write_atomically(file, json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"--json {file} cannot be written: {error.strerror}") from error
+
+
+OWN_SETTINGS = ("plugins", "env", "rollout", "evaluation")
+"""What a run brings to its evaluation; the rest of its file is about training."""
 COLLAPSE = "collapse/first_turn/"
 ROWS = (
     ("eval/success", "success"),
@@ -85,4 +179,13 @@ ROWS = (
     (f"{COLLAPSE}mi_bound", "  its bound log P"),
     (f"{COLLAPSE}conditional_entropy", "H(Z|X) (nats a token)"),
     (f"{COLLAPSE}reasoning_entropy", "H(Z) (nats a token)"),
+)
+SCOPE_COLUMNS = (
+    ("num_traces", "traces", "{:.0f}"),
+    ("num_prompts", "prompts", "{:.0f}"),
+    ("retrieval_accuracy", "retrieval", "{:.3f}"),
+    ("retrieval_chance", "chance", "{:.3f}"),
+    ("mi_estimate", "MI", "{:.3f}"),
+    ("mi_bound", "bound", "{:.2f}"),
+    ("conditional_entropy", "H(Z|X)", "{:.3f}"),
 )

@@ -21,21 +21,24 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen2.config import RunConfig
+from ragen2.diagnostics.collapse import judged_scope
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 
 ROWS_SHOWN = 12
-COLLAPSE = "collapse/first_turn/"
-COLUMNS: tuple[tuple[str, str, str], ...] = (
+Columns = tuple[tuple[str, str, str], ...]
+
+COLUMNS: Columns = (
     ("success", "rollout/success", "{:.2f}"),
     ("reward", "reward/mean", "{:.2f}"),
     ("reward var", "reward/variance", "{:.3f}"),
     ("kept", "filter/kept", "{:.0f}"),
-    ("retrieval", f"{COLLAPSE}retrieval_accuracy", "{:.2f}"),
-    ("chance", f"{COLLAPSE}retrieval_chance", "{:.2f}"),
-    ("MI", f"{COLLAPSE}mi_estimate", "{:.2f}"),
-    ("H(Z|X)", f"{COLLAPSE}conditional_entropy", "{:.2f}"),
+    ("retrieval", "collapse/SCOPE/retrieval_accuracy", "{:.2f}"),
+    ("chance", "collapse/SCOPE/retrieval_chance", "{:.2f}"),
+    ("MI", "collapse/SCOPE/mi_estimate", "{:.2f}"),
+    ("H(Z|X)", "collapse/SCOPE/conditional_entropy", "{:.2f}"),
 )
+"""Label, metric and form; SCOPE is the one that the run is judged by."""
 REGIME_STYLES = {
     "diverse_grounded": "green",
     "compressed_grounded": "yellow",
@@ -71,6 +74,7 @@ class View:
 
     def __init__(self, config: RunConfig, console: Console, run: RunDirectory) -> None:
         self.config = config
+        self.columns = columns_of(judged_scope(config.diagnostics))
         self.console = console
         self.records: list[StepRecord] = run.records()
         self.started = time.monotonic()
@@ -98,28 +102,35 @@ class View:
         if self.live is not None:
             self.live.update(self.render())
         else:
-            self.console.print(Text(plain_line(record, self.config.steps)), soft_wrap=True)
+            line = plain_line(record, self.config.steps, self.columns)
+            self.console.print(Text(line), soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """Progress bar, last steps, newest evaluation."""
-        return Group(self.progress, _table(self.records[-ROWS_SHOWN:]), _evaluations(self.records))
+        """Progress bar, last steps, newest evaluation, newest word of the early warning."""
+        table = _table(self.records[-ROWS_SHOWN:], self.columns)
+        return Group(self.progress, table, _evaluations(self.records), _warning(self.records))
 
     def summary(self, run: RunDirectory, report: Path) -> None:
         """The table a run ends with."""
         records = run.records()
-        self.console.print(summary_table(records))
+        self.console.print(summary_table(records, self.columns))
         seconds = sum(sum(v for k, v in r.seconds.items() if k != "step") for r in records)
         self.console.print(
             Text(f"{records[-1].step} steps in {seconds / 60:.1f} minutes; report {report}")
         )
 
 
-def plain_line(record: StepRecord, steps: int) -> str:
+def columns_of(scope: str) -> Columns:
+    """The columns of a run that is judged by ``scope``."""
+    return tuple((label, name.replace("SCOPE", scope), form) for label, name, form in COLUMNS)
+
+
+def plain_line(record: StepRecord, steps: int, columns: Columns) -> str:
     """One step as one line of text."""
     parts = [f"step {record.step}/{steps}"]
     parts += [
         f"{label} {form.format(record.metrics[name])}"
-        for label, name, form in COLUMNS
+        for label, name, form in columns
         if name in record.metrics
     ]
     if record.regime:
@@ -131,13 +142,13 @@ def plain_line(record: StepRecord, steps: int) -> str:
     return "  ".join(parts)
 
 
-def summary_table(records: list[StepRecord]) -> Table:
+def summary_table(records: list[StepRecord], columns: Columns) -> Table:
     """First and last values of what matters, side by side."""
     table = Table(title="before and after", title_justify="left")
     for column in ("", "start", "end", "change"):
         table.add_column(column, justify="left" if not column else "right")
     rows = [("held-out success", "eval/success"), ("held-out reward", "eval/reward")]
-    rows += [(label, name) for label, name, _ in COLUMNS if label not in {"kept", "chance"}]
+    rows += [(label, name) for label, name, _ in columns if label not in {"kept", "chance"}]
     for label, name in rows:
         values = [record.metrics[name] for record in records if name in record.metrics]
         if values:
@@ -149,10 +160,10 @@ def summary_table(records: list[StepRecord]) -> Table:
     return table
 
 
-def _table(records: list[StepRecord]) -> Table:
+def _table(records: list[StepRecord], columns: Columns) -> Table:
     table = Table(expand=False)
     table.add_column("step", justify="right")
-    for label, _, _ in COLUMNS:
+    for label, _, _ in columns:
         table.add_column(label, justify="right")
     table.add_column("regime")
     for record in records:
@@ -160,12 +171,25 @@ def _table(records: list[StepRecord]) -> Table:
             continue
         cells = [
             form.format(record.metrics[name]) if name in record.metrics else "-"
-            for _, name, form in COLUMNS
+            for _, name, form in columns
         ]
         regime = record.regime or "-"
-        styled = Text(regime.replace("_", " "), style=REGIME_STYLES.get(regime, ""))
+        is_new = any(name in record.metrics for _, name, _ in columns if "collapse/" in name)
+        style = REGIME_STYLES.get(regime, "") if is_new else "dim"  # dim: of an earlier step
+        styled = Text(regime.replace("_", " "), style=style)
+        if record.metrics.get("warning/level"):
+            styled.append("  warning", style="bold red")
         table.add_row(str(record.step), *cells, styled)
     return table
+
+
+def _warning(records: list[StepRecord]) -> Text:
+    """When the early warning last spoke, and what it said; nothing if it never did."""
+    spoken = [r for r in records if "early warning" in r.note]
+    if not spoken:
+        return Text("")
+    style = "bold red" if "early warning:" in spoken[-1].note else "green"
+    return Text(f"step {spoken[-1].step}  {spoken[-1].note}", style=style)
 
 
 def _evaluations(records: list[StepRecord]) -> Text:

@@ -114,7 +114,12 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
         )
     report = write_report([run.path], run.path / "report.html")
     view.summary(run, report)
-    if final.step < config.steps:
+    if final.step < config.steps and not asked():
+        print(
+            f"stopped after step {final.step} by the early warning: {final.watch.warning.reason}; "
+            f"go on with: ragen2 train --resume {run.path}"
+        )
+    elif final.step < config.steps:
         print(f"stopped after step {final.step}; go on with: ragen2 train --resume {run.path}")
         raise typer.Exit(EXIT_INTERRUPTED)
     if not (run.path / "checkpoints").is_dir():

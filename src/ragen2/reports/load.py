@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen2.diagnostics.collapse import main_scope
 from ragen2.errors import RunError
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -30,6 +31,11 @@ class Run:
     path: Path
     settings: dict[str, Any]
     records: tuple[StepRecord, ...]
+
+    @property
+    def main_scope(self) -> str:
+        """The scope of reasoning that the run is judged by."""
+        return main_scope(name for record in self.records for name in record.metrics)
 
     def series(self, metric: str, name: str | None = None) -> Series:
         """A metric's points; empty when the run never recorded it."""

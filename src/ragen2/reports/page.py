@@ -10,10 +10,9 @@ from pathlib import Path
 from ragen2.errors import RunError
 from ragen2.reports.figures import Chart, draw, draw_plane
 from ragen2.reports.load import Run, load_run_directory
+from ragen2.reports.scopes import scope_charts
 from ragen2.reports.verdict import Verdict, judge
 from ragen2.runs.files import write_atomically
-
-COLLAPSE = "collapse/first_turn/"
 
 
 def write_report(paths: Sequence[Path], out: Path) -> Path:
@@ -44,8 +43,8 @@ def render_page(runs: Sequence[Run]) -> str:
 
 def charts(run: Run) -> list[str]:
     """Every figure of the page, in reading order."""
-    bound = run.series(f"{COLLAPSE}mi_bound").values
-    chance = run.series(f"{COLLAPSE}retrieval_chance").values
+    collapse = f"collapse/{run.main_scope}/"
+    bound = run.series(f"{collapse}mi_bound").values
     return [
         draw(
             Chart(
@@ -58,8 +57,8 @@ def charts(run: Run) -> list[str]:
         draw(
             Chart(
                 "Retrieval accuracy",
-                [run.series(f"{COLLAPSE}retrieval_accuracy")],
-                [("chance", chance[-1])] if chance else (),
+                [run.series(f"{collapse}retrieval_accuracy")],
+                guides=[run.series(f"{collapse}retrieval_chance", "chance")],
                 floor=0.0,
                 ceiling=1.0,
             )
@@ -67,9 +66,9 @@ def charts(run: Run) -> list[str]:
         draw(
             Chart(
                 "Mutual information I(X;Z)",
-                [run.series(f"{COLLAPSE}mi_estimate")],
-                [("bound log P", bound[-1])] if bound else (),
-                "nats a token",
+                [run.series(f"{collapse}mi_estimate")],
+                guides=[run.series(f"{collapse}mi_bound", "bound log P")],
+                unit="nats a token",
                 floor=0.0,
             )
         ),
@@ -77,16 +76,16 @@ def charts(run: Run) -> list[str]:
             Chart(
                 "Entropy",
                 [
-                    run.series(f"{COLLAPSE}conditional_entropy", "H(Z|X)"),
-                    run.series(f"{COLLAPSE}reasoning_entropy", "H(Z)"),
+                    run.series(f"{collapse}conditional_entropy", "H(Z|X)"),
+                    run.series(f"{collapse}reasoning_entropy", "H(Z)"),
                 ],
                 unit="nats a token",
                 floor=0.0,
             )
         ),
         draw_plane(
-            run.series(f"{COLLAPSE}conditional_entropy"),
-            run.series(f"{COLLAPSE}mi_estimate"),
+            run.series(f"{collapse}conditional_entropy"),
+            run.series(f"{collapse}mi_estimate"),
             bound[-1] if bound else None,
         ),
         draw(Chart("Reward", [run.series("reward/mean")])),
@@ -125,8 +124,19 @@ def _section(run: Run) -> str:
     figures = "".join(charts(run))
     return (
         f"<section><header><h1>{escape(run.path.name)}</h1>{_verdict(verdict)}</header>"
-        f'<div class="charts">{figures}</div>{_settings(run)}</section>'
+        f'<div class="charts">{figures}</div>{_scopes(run)}{_settings(run)}</section>'
     )
+
+
+def _scopes(run: Run) -> str:
+    """The charts beyond the first turn, under their own heading; nothing where there are none."""
+    figures = "".join(scope_charts(run))
+    if not figures:
+        return ""
+    words = (
+        "Does the reasoning of later turns, and on prompts that never change, depend on its prompt?"
+    )
+    return f'<h2>By scope</h2><p>{words}</p><div class="charts">{figures}</div>'
 
 
 def _verdict(verdict: Verdict) -> str:

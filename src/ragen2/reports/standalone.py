@@ -12,7 +12,7 @@ from ragen2.reports.figures import HEIGHT, LEFT, RIGHT, WIDTH, Figure
 HEAD = 30
 """Pixels above each chart for its title and legend."""
 GAP = 12
-STYLED = r"^\.(?:tick|grid|level|line|band|dot|start)\b.*$"
+STYLED = r"^\.(?:tick|label|grid|level|line|band|dot|start)\b.*$"
 """Lines of page.css that colour what is inside a chart."""
 
 
@@ -41,12 +41,19 @@ def _card(figure: Figure) -> str:
         legend += (
             f'<text class="tick" x="{right:.0f}" y="-10" text-anchor="end">{escape(name)}</text>'
         )
-        right -= 7 * len(name) + 6
-        style = "start" if mark == "ring" else f"dot {mark}"
-        legend += f'<circle class="{style}" cx="{right:.0f}" cy="-14" r="4"/>'
-        right -= 14
+        right -= 6.6 * len(name) + 7
+        legend += _mark(mark, right)
+        right -= 16 if mark == "dash" else 10
     empty = f'<text class="tick" x="{LEFT}" y="{HEIGHT // 2}">not measured in this run</text>'
     return title + legend + (figure.body or empty)
+
+
+def _mark(mark: str, right: float) -> str:
+    """What stands before a name in the legend, ending at ``right``."""
+    if mark == "dash":
+        return f'<line class="level" x1="{right - 10:.0f}" x2="{right + 4:.0f}" y1="-14" y2="-14"/>'
+    style = "start" if mark == "ring" else f"dot {mark}"
+    return f'<circle class="{style}" cx="{right:.0f}" cy="-14" r="4"/>'
 
 
 def _styles() -> tuple[dict[str, str], str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ragen2.diagnostics import Finding, find_failures, read_chain
 from ragen2.reports.load import Run, Series
 
-COLLAPSE = "collapse/first_turn/"
 TONES = {
     "diverse_grounded": "good",
     "compressed_grounded": "fair",
@@ -33,7 +33,29 @@ class Verdict:
 
 
 def judge(run: Run) -> Verdict:
-    """Read the last regime and say since when it holds."""
+    """Read the last regime, say since when it holds, and add what else went wrong."""
+    findings = find_failures(run.records)
+    verdict = _regime_verdict(run)
+    besides = [finding for finding in findings if WORDS.get(finding.name) != verdict.words]
+    words = verdict.words
+    if besides:
+        words += f" Besides: {', '.join(finding.name.replace('_', ' ') for finding in besides)}."
+    tone = "fair" if besides and verdict.tone == "good" else verdict.tone
+    return Verdict(words, tone, (*verdict.evidence, *map(_told, besides), *_chain(run)))
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.name.replace('_', ' ')} since step {finding.since_step}: {finding.text}"
+
+
+def _chain(run: Run) -> list[str]:
+    """The newest reading of input -> reasoning -> action, if it was measured."""
+    measured = [r.step for r in run.records if any(name.startswith("flow/") for name in r.metrics)]
+    newest = {name: value for record in run.records for name, value in record.metrics.items()}
+    return [f"step {step}: {read_chain(newest).text}" for step in measured[-1:]]
+
+
+def _regime_verdict(run: Run) -> Verdict:
     regimes = [(record.step, record.regime) for record in run.records if record.regime]
     evidence = [line for line in (_change(*row) for row in _rows(run)) if line]
     if not regimes:
@@ -49,11 +71,18 @@ def judge(run: Run) -> Verdict:
 
 
 def _rows(run: Run) -> list[tuple[str, Series]]:
+    collapse = f"collapse/{run.main_scope}/"
+    more = [
+        (f"retrieval accuracy, {words}", run.series(f"collapse/{scope}/retrieval_accuracy"))
+        for scope, words in (("trajectory", "all turns"), ("probe", "probe set"))
+        if scope != run.main_scope
+    ]
     return [
         ("held-out success", run.series("eval/success")),
-        ("retrieval accuracy", run.series(f"{COLLAPSE}retrieval_accuracy")),
-        ("mutual information, nats a token", run.series(f"{COLLAPSE}mi_estimate")),
-        ("conditional entropy H(Z|X), nats a token", run.series(f"{COLLAPSE}conditional_entropy")),
+        ("retrieval accuracy", run.series(f"{collapse}retrieval_accuracy")),
+        *more,
+        ("mutual information, nats a token", run.series(f"{collapse}mi_estimate")),
+        ("conditional entropy H(Z|X), nats a token", run.series(f"{collapse}conditional_entropy")),
         ("format validity", run.series("rollout/format_validity")),
     ]
 

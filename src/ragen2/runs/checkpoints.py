@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ragen2.errors import RunError
@@ -23,11 +23,19 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step_{step:06d}"
 
 
-def save_checkpoint(run: Path, step: int, write: Callable[[Path], None], *, keep: int) -> Path:
+def save_checkpoint(
+    run: Path,
+    step: int,
+    write: Callable[[Path], None],
+    *,
+    keep: int,
+    protected: Collection[int] = (),
+) -> Path:
     """Let ``write`` fill a folder, then make it the checkpoint of ``step`` in one move.
 
-    Older checkpoints beyond ``keep`` are removed afterwards. When anything fails (a full disk, say) the
-    half-written folder is removed and every older checkpoint is still there.
+    Older checkpoints beyond ``keep`` are removed afterwards, but for those of ``protected`` steps. When
+    anything fails (a full disk, say) the half-written folder is removed and every older checkpoint is
+    still there.
     """
     final = checkpoint_folder(run, step)
     partial = final.with_name(f".partial-{final.name}")
@@ -49,7 +57,8 @@ def save_checkpoint(run: Path, step: int, write: Callable[[Path], None], *, keep
     # A later step's folder can only be a damaged one that this run fell back from; it does not count.
     until_now = [old for old in list_checkpoints(run) if checkpoint_step(old) <= step]
     for old in until_now[:-keep]:
-        shutil.rmtree(old)
+        if checkpoint_step(old) not in protected:
+            shutil.rmtree(old)
     return final
 
 

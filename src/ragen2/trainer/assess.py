@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ragen2.diagnostics import measure, regime
+from ragen2.diagnostics import Collapse, Evidence, regime
 from ragen2.diagnostics.collapse import PREFIX
 from ragen2.rollout import Task, play
-from ragen2.scoring import cross_score, first_turn_traces
-from ragen2.seeding import stream
 from ragen2.trainer.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -26,6 +24,8 @@ class Verdict:
 
     metrics: dict[str, float]
     regime: str | None
+    absent: dict[str, str] = field(default_factory=dict)
+    """Scopes that could not be measured, each with the reason."""
 
 
 def assess(config: RunConfig, policy: Policy) -> Verdict:
@@ -34,24 +34,34 @@ def assess(config: RunConfig, policy: Policy) -> Verdict:
     metrics, _ = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
     )
-    found = measure_collapse(config, policy, _held_out_groups(config, policy))
-    metrics |= {f"{PREFIX}{name}": value for name, value in found.items()}
-    return Verdict(metrics, regime(found).value if found else None)
+    found, absent = measure_collapse(config, policy, held_out_groups(config, policy))
+    plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
+    return Verdict(metrics | found, regime(plain).value if plain else None, absent)
 
 
-def measure_collapse(config: RunConfig, policy: Policy, groups: list[Group]) -> dict[str, float]:
-    """Cross-score all first-turn reasonings of ``groups``; empty when there is nothing to compare."""
-    limit = config.rollout.prompts * config.rollout.group_size
-    traces = first_turn_traces(groups, limit, stream(config.seed, "assess"))
-    scores = cross_score(traces, policy, config.rollout.temperature)
-    if scores is None:
-        return {}
-    return measure(scores.logp_NP, scores.length_N, scores.owner_N, resamples=RESAMPLES)
+def measure_collapse(
+    config: RunConfig, policy: Policy, groups: list[Group]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Cross-score ``groups``: all first turns, and where there are more turns, samples of those too.
+
+    Returns metrics under ``collapse/<scope>/`` and the reasons for what could not be measured.
+    """
+    every_trace = max(2, config.rollout.prompts * config.rollout.group_size)
+    diagnostics = [Collapse(max_traces=every_trace, resamples=RESAMPLES)]
+    if config.env.max_turns > 1:
+        wide = Collapse(scopes=("turns", "trajectory"), resamples=RESAMPLES, interval="population")
+        diagnostics.append(wide)
+    evidence = Evidence(0, groups, policy, config.rollout.temperature, seed=config.seed)
+    metrics: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for diagnostic in diagnostics:
+        metrics |= diagnostic.measure(evidence)
+        absent |= diagnostic.missing(evidence)
+    return metrics, absent
 
 
-def _held_out_groups(config: RunConfig, policy: Policy) -> list[Group]:
-    """Groups of one-turn play: collapse is read off the first turn, so no more is needed."""
-    env = config.env.model_copy(update={"max_turns": 1})
+def held_out_groups(config: RunConfig, policy: Policy) -> list[Group]:
+    """Groups of held-out tasks, as many and as large as a training step has."""
     size = config.rollout.group_size
     tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(config.rollout.prompts)]
-    return play(env, policy, tasks, config.rollout, key=(config.seed, "assess"))
+    return play(config.env, policy, tasks, config.rollout, key=(config.seed, "assess"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from ragen2.config import RunConfig
-from ragen2.diagnostics import Collapse, Evidence, next_ema, regime
-from ragen2.diagnostics.collapse import PREFIX
+from ragen2.diagnostics import Diagnostic, Ema, Evidence, regime
+from ragen2.diagnostics.collapse import judged_scope
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.policy import Learner, Sampler, Scorer
 from ragen2.rollout import Task, play
@@ -22,17 +22,17 @@ from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import StepRecord
 from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
-from ragen2.scoring import cross_score, first_turn_traces
-from ragen2.seeding import stream
 from ragen2.trainer.evaluate import evaluate
+from ragen2.trainer.probe_set import measure_probe
+from ragen2.trainer.replay import EnvReplayer
 from ragen2.trainer.samples import make_samples
 from ragen2.trainer.state import TrainerState, write_state
-from ragen2.types import Group, ScoreMatrix, Selection, Update
+from ragen2.trainer.watchdog import answer, follow, mark_checkpoint, warning_metrics
+from ragen2.types import Group, Selection, Update
 
 SEEDS_PER_RUN = 10_000_000
 """Distance between the first tasks of two run seeds: no two runs share tasks before this many."""
 NO_TOKENS = "no kept prompt has a sampled token"
-NO_SCORES = "fewer than two distinct first-turn prompts had reasoning to score"
 
 
 class Policy(Sampler, Scorer, Protocol):
@@ -49,7 +49,7 @@ def train(
     sinks: Sequence[Sink] = (),
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> TrainerState:
-    """Run until ``config.steps`` or until ``stop_asked``; either way a checkpoint is left.
+    """Run until ``config.steps``, ``stop_asked`` or an alarm that stops; each leaves a checkpoint.
 
     Args:
         config: the run.
@@ -61,16 +61,22 @@ def train(
         stop_asked: checked after every step.
     """
     if state is None:
-        state = TrainerState(step=0)
-        _publish(_evaluation_record(config, policy, 0), run, sinks)
+        record = _first_record(config, policy)
+        state = TrainerState(step=0, ema=next_emas({}, record.metrics))
+        _publish(record, run, sinks)
     while state.step < config.steps:
         step = state.step + 1
+        before = state.watch
         record, groups, state = _one_step(config, policy, learner, state, sinks)
-        is_stopping = stop_asked()
+        response = answer(config.warning, before, state.watch, step=step, run=run.path)
+        is_stopping = stop_asked() or response.stops
         if step % config.checkpoints.rollouts_every == 0:
             run.save_rollouts(step, groups)
-        _publish(record, run, sinks)
-        if step % config.checkpoints.every == 0 or step == config.steps or is_stopping:
+        _publish(_with_note(record, response.note), run, sinks)
+        is_due = step % config.checkpoints.every == 0 or step == config.steps
+        if is_due or is_stopping or response.saves:
+            watch = mark_checkpoint(config.warning, state.watch, step)
+            state = state.model_copy(update={"watch": watch})
             checkpoint(config, run, learner, state)
         if is_stopping:
             break
@@ -84,7 +90,8 @@ def checkpoint(config: RunConfig, run: RunDirectory, learner: Learner, state: Tr
         learner.save(folder)
         write_state(folder, state)
 
-    return save_checkpoint(run.path, state.step, write, keep=config.checkpoints.keep)
+    keep, protected = config.checkpoints.keep, state.watch.protected
+    return save_checkpoint(run.path, state.step, write, keep=keep, protected=protected)
 
 
 def training_tasks(config: RunConfig, step: int) -> list[list[Task]]:
@@ -102,59 +109,77 @@ def _one_step(
     with clock("rollout"):
         key = (config.seed, "train", step)
         groups = play(config.env, policy, training_tasks(config, step), config.rollout, key=key)
+    due = [diagnostic for diagnostic in config.diagnostics if diagnostic.is_due(step)]
+    evidence = Evidence(
+        step,
+        groups,
+        policy,
+        config.rollout.temperature,
+        state.ema,
+        config.seed,
+        replayer=EnvReplayer(config.env),
+    )
     with clock("score"):
-        scores, absent = _cross_scores(config, policy, groups, step)
-        ema = next_ema(state.ema, scores) if scores is not None else state.ema
+        metrics, absent = _measure([d for d in due if d.needs_scorer], evidence)
     with clock("diagnose"):
-        evidence = Evidence(step, groups, scores, ema)
-        metrics = _measure(config, evidence)
+        plain, more_absent = _measure([d for d in due if not d.needs_scorer], evidence)
         selection = config.filter.select(groups)
     with clock("update"):
         update = _update(config, learner, selection, groups)
+    held_out: dict[str, float] = {}
+    no_probe: dict[str, str] = {}
     if step % config.evaluation.every == 0 or step == config.steps:
         with clock("evaluate"):
-            metrics |= _evaluation_metrics(config, policy)
+            held_out, no_probe = _evaluate(config, policy, state, step)
+    judged = _judged(config, metrics)
+    watch = follow(config.warning, state.watch, judged)
+    warned = warning_metrics(config.warning, watch, measured=bool(judged))
     finite, broken = _split_finite(
-        {**metrics, **_filter_metrics(selection), **_update_metrics(update)}
+        plain | metrics | held_out | _filter_metrics(selection) | _update_metrics(update) | warned
     )
     record = StepRecord(
         step=step,
         metrics=finite,
-        absent=absent | broken,
-        regime=_regime(metrics) or state.regime,
+        absent=absent | more_absent | no_probe | broken,
+        regime=regime(judged, state.watch.baseline).value if judged else state.regime,
         kept=selection.kept_P.tolist(),
         scores=selection.scores_P.tolist(),
         seeds=[group.prompt.seed for group in groups],
         note="" if update is not None else f"no update: {selection.reason or NO_TOKENS}",
         seconds=clock.seconds,
     )
-    return record, groups, TrainerState(step=step, ema=ema, regime=record.regime)
+    ema = next_emas(state.ema, finite)
+    return record, groups, TrainerState(step=step, ema=ema, regime=record.regime, watch=watch)
 
 
-def _cross_scores(
-    config: RunConfig, policy: Policy, groups: list[Group], step: int
-) -> tuple[ScoreMatrix | None, dict[str, str]]:
-    due = [d for d in config.diagnostics if d.needs_scores and d.is_due(step)]
-    if not due:
-        return None, {}
-    limit = max((d.max_traces for d in due if isinstance(d, Collapse)), default=64)
-    traces = first_turn_traces(groups, limit, stream(config.seed, "traces", step))
-    scores = cross_score(traces, policy, config.rollout.temperature)
-    return scores, {} if scores is not None else {PREFIX.rstrip("/"): NO_SCORES}
-
-
-def _measure(config: RunConfig, evidence: Evidence) -> dict[str, float]:
+def _measure(
+    diagnostics: Sequence[Diagnostic], evidence: Evidence
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers, and reasons for those that could not be had."""
     metrics: dict[str, float] = {}
-    for diagnostic in config.diagnostics:
-        can = evidence.scores is not None or not diagnostic.needs_scores
-        if can and diagnostic.is_due(evidence.step):
-            metrics |= diagnostic.measure(evidence)
-    return metrics
+    absent: dict[str, str] = {}
+    for diagnostic in diagnostics:
+        metrics |= diagnostic.measure(evidence)
+        absent |= diagnostic.missing(evidence)
+    return metrics, absent
 
 
-def _regime(metrics: dict[str, float]) -> str | None:
-    plain = {name.removeprefix(PREFIX): v for name, v in metrics.items() if name.startswith(PREFIX)}
-    return regime(plain).value if plain else None
+def next_emas(before: Mapping[str, Ema], metrics: Mapping[str, float]) -> dict[str, Ema]:
+    """The averages after a step: those that it measured are new, the others stay."""
+    ends = "/marginal_std_ema"
+    measured = [name.removesuffix(ends) for name in metrics if name.endswith(ends)]
+    return dict(before) | {
+        family.removeprefix("collapse/"): Ema(
+            metrics[f"{family}{ends}"], metrics[f"{family}{ends}_seq"]
+        )
+        for family in measured
+    }
+
+
+def _judged(config: RunConfig, metrics: dict[str, float]) -> dict[str, float]:
+    """What was measured in the scope that this run is judged by, by its own names; often nothing."""
+    prefix = f"collapse/{judged_scope(config.diagnostics)}/"
+    return {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
 
 
 def _update(
@@ -193,16 +218,30 @@ def _update_metrics(update: Update | None) -> dict[str, float]:
     }
 
 
-def _evaluation_metrics(config: RunConfig, policy: Policy) -> dict[str, float]:
+def _evaluate(
+    config: RunConfig, policy: Policy, state: TrainerState, step: int
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Held-out success and the probe set."""
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
-    return evaluate(config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed)[0]
+    found, _ = evaluate(
+        config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
+    )
+    probed, absent = measure_probe(config, policy, step=step, ema=state.ema)
+    return found | probed, absent
 
 
-def _evaluation_record(config: RunConfig, policy: Policy, step: int) -> StepRecord:
+def _first_record(config: RunConfig, policy: Policy) -> StepRecord:
+    """The evaluation before training."""
     started = time.perf_counter()
-    finite, broken = _split_finite(_evaluation_metrics(config, policy))
+    metrics, absent = _evaluate(config, policy, TrainerState(step=0), 0)
+    finite, broken = _split_finite(metrics)
     seconds = {"evaluate": time.perf_counter() - started}
-    return StepRecord(step=step, metrics=finite, absent=broken, seconds=seconds)
+    return StepRecord(step=0, metrics=finite, absent=absent | broken, seconds=seconds)
+
+
+def _with_note(record: StepRecord, note: str) -> StepRecord:
+    notes = [text for text in (record.note, note) if text]
+    return record.model_copy(update={"note": "; ".join(notes)})
 
 
 def _publish(record: StepRecord, run: RunDirectory, sinks: Sequence[Sink]) -> None:

@@ -10,6 +10,7 @@ from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
 from ragen2.runs.files import write_atomically
+from ragen2.trainer.watchdog import WatchState
 
 
 class TrainerState(BaseModel):
@@ -19,8 +20,11 @@ class TrainerState(BaseModel):
 
     step: int
     """Steps done."""
-    ema: Ema | None = None
+    ema: dict[str, Ema] = {}
+    """Spread of the marginal averaged over steps, scope by scope."""
     regime: str | None = None
+    watch: WatchState = WatchState()
+    """The early warning's baseline, sums and alarm."""
 
 
 def write_state(folder: Path, state: TrainerState) -> None:

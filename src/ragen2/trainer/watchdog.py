@@ -1,0 +1,145 @@
+"""The watchdog: follows the early warning through a run and answers its alarm.
+
+An alarm is answered once, at the step that raises it. What the watchdog remembers is part of the
+trainer's state, so a resumed run neither forgets an alarm nor answers it twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from ragen2.config import Watch
+from ragen2.diagnostics.warning import WarningState
+
+LONGEST_TOLD = 200
+"""Characters of a failed command's last words that a note repeats."""
+
+
+class WatchState(BaseModel):
+    """What the watchdog remembers between steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    baseline: dict[str, float] | None = None
+    """The run's first measurement: what ``regime`` compares later ones with."""
+    warning: WarningState = WarningState()
+    healthy: int | None = None
+    """Step of the newest checkpoint that was taken in good health."""
+    pinned: tuple[int, ...] = ()
+    """Steps whose checkpoints were the newest healthy ones when an alarm was raised."""
+
+    @property
+    def protected(self) -> frozenset[int]:
+        """Steps whose checkpoints must not be pruned."""
+        return frozenset(self.pinned) | ({self.healthy} if self.healthy is not None else set())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is done about a step's alarm; nothing, when there was none."""
+
+    note: str = ""
+    saves: bool = False
+    stops: bool = False
+
+
+def follow(settings: Watch, watch: WatchState, metrics: Mapping[str, float]) -> WatchState:
+    """Take what ``measure`` found at one step; an empty mapping changes nothing."""
+    if not metrics:
+        return watch
+    baseline = dict(metrics) if watch.baseline is None else watch.baseline
+    off = settings.response == "off"
+    warning = watch.warning if off else settings.update(watch.warning, metrics)
+    pinned = watch.pinned
+    if _is_new(watch.warning, warning) and watch.healthy is not None:
+        pinned = tuple(sorted({*pinned, watch.healthy}))
+    return watch.model_copy(update={"warning": warning, "pinned": pinned, "baseline": baseline})
+
+
+def warning_metrics(settings: Watch, watch: WatchState, *, measured: bool) -> dict[str, float]:
+    """The rule's own numbers, at steps that were measured."""
+    if settings.response == "off" or not measured:
+        return {}
+    level = 1.0 if watch.warning.is_raised else 0.0
+    return {"warning/level": level, "warning/statistic": watch.warning.statistic}
+
+
+def answer(
+    settings: Watch, before: WatchState, after: WatchState, *, step: int, run: Path
+) -> Answer:
+    """Answer an alarm that this step raised, or say that this step cleared one."""
+    if before.warning.is_raised and not after.warning.is_raised:
+        return Answer("early warning cleared")
+    if not _is_new(before.warning, after.warning):
+        return Answer()
+    reason = after.warning.reason
+    told = f"early warning: {reason}"
+    if settings.response in {"checkpoint", "stop"}:
+        kept = f"{told}; {_kept(after)}"
+        return Answer(kept, saves=True, stops=settings.response == "stop")
+    if settings.response == "command":
+        return Answer(f"{told}; {_run_command(settings, reason, step, run)}")
+    return Answer(told)
+
+
+def mark_checkpoint(settings: Watch, watch: WatchState, step: int) -> WatchState:
+    """Remember a checkpoint taken in good health: no alarm, and no sum on its way to one.
+
+    With ``warn`` nothing is remembered, so that nothing is kept from pruning.
+    """
+    if settings.response in {"off", "warn"}:
+        return watch
+    is_healthy = not watch.warning.is_raised and watch.warning.statistic < settings.clear
+    return watch.model_copy(update={"healthy": step}) if is_healthy else watch
+
+
+def _is_new(before: WarningState, after: WarningState) -> bool:
+    return after.is_raised and not before.is_raised
+
+
+def _kept(watch: WatchState) -> str:
+    if watch.healthy is None:
+        return "no checkpoint was taken in good health before it"
+    return f"the last healthy checkpoint, of step {watch.healthy}, is kept"
+
+
+def _run_command(settings: Watch, reason: str, step: int, run: Path) -> str:
+    """Run the user's command; how it ended, in a phrase. Its failure is told and ends nothing."""
+    told = {"RAGEN2_RUN_DIR": str(run.resolve()), "RAGEN2_STEP": str(step), "RAGEN2_REASON": reason}
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command of the user's own run file
+            shlex.split(settings.command),
+            env={**os.environ, **told},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"its command could not be started: {error.strerror or error}"
+    return _wait_for(process, settings.timeout)
+
+
+def _wait_for(process: subprocess.Popen[str], timeout: float) -> str:
+    """How the command ended; when its time is up, it is ended with all that it started."""
+    with process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"its command was ended after {timeout:g} seconds"
+    if process.returncode == 0:
+        return "its command was run"
+    words = (errors.strip() or out.strip()).splitlines()
+    last = f": {words[-1][:LONGEST_TOLD]}" if words else ""
+    return f"its command failed with exit code {process.returncode}{last}"
