@@ -55,6 +55,8 @@ def turn_of() -> Callable[..., Turn]:
         penalty: float = 0.0,
         executed: Sequence[str] = ("Up",),
         finish: Finish = Finish.STOP,
+        observation: str = "after",
+        action_span: tuple[int, int] = (2, 3),
     ) -> Turn:
         return Turn(
             prompt_ids_T=np.array(prompt_ids, dtype=np.int64),
@@ -63,10 +65,11 @@ def turn_of() -> Callable[..., Turn]:
             ),
             reply=Reply(reasoning, tuple(executed), problem),
             reasoning_span=reasoning_span,
-            observation="after",
+            observation=observation,
             reward=reward,
             penalty=penalty,
             executed=tuple(executed),
+            action_span=action_span,
         )
 
     return make

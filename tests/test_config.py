@@ -61,7 +61,7 @@ def test_the_embedded_default_trains_the_tiny_model_on_frozen_lake_with_grpo_and
     assert isinstance(config.env, FrozenLake)
     assert isinstance(config.algorithm, GRPO)
     assert config.filter == TopP(mass=0.9)
-    assert [type(d) for d in config.diagnostics] == [Surface, Reward, Collapse]
+    assert {Surface, Reward, Collapse} <= {type(d) for d in config.diagnostics}
 
 
 def test_an_empty_file_is_the_defaults(tmp_path):
@@ -282,6 +282,38 @@ def test_set_of_a_kind_drops_the_old_settings(tmp_path):
     )
 
 
+def test_set_of_the_kind_that_a_table_left_out_keeps_its_settings(tmp_path):
+    file = write(tmp_path, "[env]\nslip = 0.3\n[filter]\nmass = 0.5")
+    config = load_run(file, ["env.kind=frozenlake", "filter.kind=top_p"])
+    assert (config.env, config.filter) == (FrozenLake(slip=0.3), TopP(mass=0.5))
+
+
+def test_set_of_another_kind_still_drops_the_settings_of_a_table_without_kind(tmp_path):
+    file = write(tmp_path, "[env]\nslip = 0.3")
+    assert load_run(file, ["env.kind=Bandit"]).env == Bandit()
+
+
+def test_the_order_of_sets_does_not_matter_for_the_default_kind(tmp_path):
+    file = write(tmp_path, "")
+    for overrides in (
+        ["env.slip=0.3", "env.kind=FrozenLake"],
+        ["env.kind=FrozenLake", "env.slip=0.3"],
+    ):
+        assert load_run(file, overrides).env == FrozenLake(slip=0.3)
+
+
+def test_a_base_that_leaves_out_its_kind_keeps_its_settings_below_the_same_kind(tmp_path):
+    write(tmp_path, "[env]\nslip = 0.3", "below.toml")
+    file = write(tmp_path, "base = 'below.toml'\n[env]\nkind = 'FrozenLake'\nsize = 5")
+    assert load_run(file).env == FrozenLake(slip=0.3, size=5)
+
+
+def test_a_table_without_kind_takes_the_kind_of_its_base(tmp_path):
+    write(tmp_path, "[env]\nkind = 'Bandit'", "below.toml")
+    file = write(tmp_path, "base = 'below.toml'\n[env]\nrisky_chance = 0.5")
+    assert load_run(file).env == Bandit(risky_chance=0.5)
+
+
 def test_set_does_not_change_its_input():
     data = {"env": {"size": 4}}
     apply_override(data, "env.size=6")
@@ -315,7 +347,8 @@ def test_what_is_dumped_loads_to_the_same_value(tmp_path):
 def test_a_dump_holds_every_setting_even_those_at_their_default():
     dumped = tomllib.loads(dump_config(RunConfig()))
     assert dumped["env"]["slip"] == FrozenLake().slip
-    assert [table["kind"] for table in dumped["diagnostics"]] == ["surface", "reward", "collapse"]
+    kinds = [table["kind"] for table in dumped["diagnostics"]]
+    assert kinds == [diagnostic.kind for diagnostic in RunConfig().diagnostics]
     assert dumped["env"]["kind"] == "FrozenLake"
 
 
@@ -370,7 +403,7 @@ def test_settings_of_a_plugin_are_checked_like_any_other(own_kinds, tmp_path):
 def test_an_incomplete_plugin_cannot_be_built(own_kinds, tmp_path):
     plugin = write(tmp_path, PLUGIN.split("    def keep", maxsplit=1)[0], "incomplete_filter.py")
     text = f"plugins = ['{plugin}']\n[filter]\nkind = 'above_median'"
-    with pytest.raises(TypeError, match="Can't instantiate abstract class AboveMedian"):
+    with pytest.raises(ConfigError, match="filter kind 'above_median' lacks keep; define it in"):
         load_run(write(tmp_path, text))
     assert "above_median" in Filter.kinds()
 
@@ -378,3 +411,54 @@ def test_an_incomplete_plugin_cannot_be_built(own_kinds, tmp_path):
 def test_a_plugin_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"plugin file gone\.py does not exist"):
         load_run(write(tmp_path, "plugins = ['gone.py']"))
+
+
+# --- [warning] -------------------------------------------------------------------------------------
+
+
+def test_the_early_warning_is_on_and_only_warns_by_default():
+    assert RunConfig().warning.response == "warn"
+
+
+def test_a_response_by_command_needs_a_command_and_a_command_needs_that_response():
+    assert mistakes_of({"warning": {"response": "command"}}) == [
+        'warning: response = "command" needs a command, got none; set warning.command'
+    ]
+    assert mistakes_of({"warning": {"command": "mail me"}}) == [
+        "warning: a command is run with response = \"command\" only, got 'warn'; "
+        "change the response or remove the command"
+    ]
+
+
+def test_a_command_must_be_a_command_line():
+    (line,) = mistakes_of({"warning": {"response": "command", "command": "echo 'half"}})
+    assert line == 'warning.command: "echo \'half" is not a command line: No closing quotation'
+
+
+# --- scopes and the probe set ----------------------------------------------------------------------
+
+
+def test_one_probe_prompt_has_nothing_to_be_compared_with():
+    assert mistakes_of({"evaluation": {"probe_prompts": 1}}) == [
+        "evaluation.probe_prompts: must be 0 (off) or at least 2, got 1: one prompt has nothing to "
+        "be compared with"
+    ]
+    assert mistakes_of({"evaluation": {"probe_prompts": -1}}) == [
+        "evaluation.probe_prompts must be greater than or equal to 0, got -1"
+    ]
+
+
+def test_the_default_measures_the_first_turn_at_every_step_and_wider_scopes_now_and_then():
+    first, wide = [d for d in RunConfig().diagnostics if d.kind == "collapse"]
+    assert (first.scopes, first.every) == (("first_turn",), 1)
+    assert (wide.scopes, wide.every) == (("turns", "trajectory"), 10)
+
+
+def test_an_unknown_scope_is_named():
+    (line,) = mistakes_of({"diagnostics": [{"kind": "collapse", "scopes": ["last_turn"]}]})
+    assert line == (
+        "diagnostics[0].scopes.0 must be 'first_turn', 'turns' or 'trajectory', got 'last_turn'"
+    )
+    assert mistakes_of({"diagnostics": [{"kind": "collapse", "scopes": []}]}) == [
+        "diagnostics[0].scopes: must name at least one scope, got none; or leave the diagnostic out"
+    ]

@@ -5,16 +5,31 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from ragen2.diagnostics import Diagnostic, Evidence
-from ragen2.types import Group, Prompt, ScoreMatrix, StopReason, Trajectory
+from ragen2.policy import Pair
+from ragen2.seeding import stream
+from ragen2.types import FloatArray, Group, Message, Prompt, StopReason, Trajectory
 
 KINDS = Diagnostic.kinds()
 every_kind = pytest.mark.parametrize("kind", KINDS)
 NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_@]*)+")
+
+
+class HashScorer:
+    """Log-probs that depend on both texts and on nothing else."""
+
+    def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
+        return [
+            stream(str(pair.context_ids_T.tolist()), str(pair.continuation_ids_T.tolist())).uniform(
+                -3.0, -0.1, len(pair.continuation_ids_T)
+            )
+            / temperature
+            for pair in pairs
+        ]
 
 
 def build(kind: str) -> Diagnostic:
@@ -22,12 +37,25 @@ def build(kind: str) -> Diagnostic:
 
 
 @pytest.fixture
-def evidence(group_of) -> Evidence:
-    """A batch with a live, a dead and a lonely prompt, and scores that depend on the prompt."""
-    groups = [group_of([0.0, 1.0, 1.0], seed=1), group_of([1.0, 1.0], seed=2), group_of([0.5])]
-    logp = np.random.default_rng(0).normal(-12.0, 2.0, (6, 3))
-    scores = ScoreMatrix(logp, np.full(6, 5), np.array([0, 0, 0, 1, 1, 2]))
-    return Evidence(3, groups, scores)
+def evidence(turn_of) -> Evidence:
+    """A batch with a live, a dead and a lonely prompt; trajectories have two turns."""
+    rewards = {1: [0.0, 1.0, 1.0, 0.0], 2: [1.0, 1.0, 1.0], 3: [0.5]}
+
+    def turns(seed: int, luck: int, reward: float):
+        ids = [10 * seed + luck, 7, 8, 9]
+        first = turn_of(prompt_ids=[1, seed], ids=ids, reasoning_span=(0, 2), reward=0.0)
+        prompt = [1, seed, *ids, 2]
+        return first, turn_of(prompt_ids=prompt, ids=ids, reasoning_span=(0, 2), reward=reward)
+
+    groups = []
+    for seed, returns in rewards.items():
+        prompt = Prompt("E", seed, (Message("user", f"task {seed}"),))
+        members = [
+            Trajectory(prompt, luck, turns(seed, luck, r), StopReason.DONE, solved=r > 0)
+            for luck, r in enumerate(returns)
+        ]
+        groups.append(Group(prompt, tuple(members)))
+    return Evidence(3, groups, HashScorer())
 
 
 def test_the_diagnostics_of_the_contract_are_registered():
@@ -52,18 +80,28 @@ def test_it_gives_names_to_finite_plain_numbers(kind, evidence):
 @every_kind
 def test_it_is_a_function_of_the_evidence_and_leaves_it_alone(kind, evidence):
     before = [group.rewards_G.tolist() for group in evidence.groups]
-    scores = evidence.scores.logp_NP.copy()
     assert build(kind).measure(evidence) == build(kind).measure(evidence)
+    assert build(kind).missing(evidence) == build(kind).missing(evidence)
     assert [group.rewards_G.tolist() for group in evidence.groups] == before
-    assert np.array_equal(evidence.scores.logp_NP, scores)
 
 
 @every_kind
-def test_it_copes_with_trajectories_without_turns(kind, evidence):
+def test_it_copes_with_trajectories_without_turns(kind):
     prompt = Prompt("E", 0, ())
     silent = Trajectory(prompt, 0, (), StopReason.CONTEXT_FULL, solved=False)
-    found = build(kind).measure(Evidence(1, [Group(prompt, (silent, silent))], evidence.scores))
+    bare = Evidence(1, [Group(prompt, (silent, silent))], HashScorer())
+    found = build(kind).measure(bare)
     assert all(math.isfinite(value) for value in found.values())
+    assert found or build(kind).missing(bare), "nothing measured, and no reason given"
+
+
+@every_kind
+def test_what_is_missing_has_a_reason_and_is_not_measured(kind, evidence):
+    measured = build(kind).measure(evidence)
+    for name, reason in build(kind).missing(evidence).items():
+        assert NAME.fullmatch(name), name
+        assert reason.strip()
+        assert not [found for found in measured if f"{found}/".startswith(f"{name}/")]
 
 
 @every_kind
@@ -73,10 +111,10 @@ def test_it_is_due_at_the_first_step_and_then_regularly(kind):
 
 
 @every_kind
-def test_it_says_whether_it_needs_scores(kind, evidence):
+def test_it_says_whether_it_needs_a_scorer(kind, evidence):
     without = Evidence(1, evidence.groups)
-    if build(kind).needs_scores:
-        with pytest.raises(ValueError, match="without cross-scores"):
+    if build(kind).needs_scorer:
+        with pytest.raises(ValueError, match="without a scorer"):
             build(kind).measure(without)
     else:
         assert build(kind).measure(without)
