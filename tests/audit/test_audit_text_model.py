@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ragen2.audit.likelihoods import WordLikelihood
+from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.text_model import (
     FEWEST_TRACES,
     effective_reasonings,
@@ -133,3 +135,29 @@ def test_effective_reasonings_are_one_over_the_chance_that_two_are_equal():
     assert effective_reasonings([["a", "a", "a", "b"]]) == pytest.approx(2.0)
     assert effective_reasonings([["a", "b", "c", "d"]]) == pytest.approx(6.0)
     assert effective_reasonings([["a"], ["b"]]) is None
+
+
+def test_how_words_are_compared_can_be_given():
+    texts = [[f"go to {place} then {place} again {n}" for n in range(8)] for place in "abcd"]
+    for uses_pairs in (False, True):
+        scores = text_scores(texts, uses_pairs=uses_pairs)
+        assert scores.uses_pairs is uses_pairs
+    given, chosen = text_scores(texts, uses_pairs=True), text_scores(texts)
+    if chosen.uses_pairs:
+        assert (given.matrix.logp_NP == chosen.matrix.logp_NP).all()
+
+
+def traces(texts: list[list[str]]) -> list[list[TextTrace]]:
+    return [[TextTrace("prompt", "", text) for text in prompt] for prompt in texts]
+
+
+def test_a_log_is_scored_as_its_first_step_asks_for():
+    in_order = [["a b " * (n + 1) for n in range(6)], ["b a " * (n + 1) for n in range(6)]]
+    by_word = [["red " * (n + 1) for n in range(6)], ["blue " * (n + 1) for n in range(6)]]
+    assert text_scores(in_order).uses_pairs
+    assert not text_scores(by_word).uses_pairs
+    likelihood = WordLikelihood()
+    likelihood.score(traces(in_order))
+    found = likelihood.score(traces(by_word)).matrix
+    expected = text_scores(by_word, uses_pairs=True).matrix
+    assert (found.logp_NP == expected.logp_NP).all()

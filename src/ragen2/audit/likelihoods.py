@@ -67,18 +67,27 @@ class TextServer(Protocol):
 
 
 class WordLikelihood:
-    """No model at all: the wording of the other reasonings of each prompt."""
+    """No model at all: the wording of the other reasonings of each prompt.
+
+    Whether word order counts is settled by the first step that can be scored and kept for all others:
+    two ways of scoring differ in scale, and a log that changed between them would seem to change.
+    """
 
     kind: Kind = "text"
     name = "wording of the log's own reasonings"
 
+    def __init__(self) -> None:
+        self._uses_pairs: bool | None = None
+
     def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
         """Part of each prompt's traces are fitted to, the others scored."""
-        found = text_scores([[trace.reasoning for trace in traces] for traces in prompts])
+        texts = [[trace.reasoning for trace in traces] for traces in prompts]
+        found = text_scores(texts, uses_pairs=self._uses_pairs)
         if found is None:
             return Scored(
                 None, f"fewer than two prompts have {FEWEST_TRACES} reasonings to compare"
             )
+        self._uses_pairs = found.uses_pairs
         left_out = len(prompts) - len(found.prompts)
         unused = Counter({"prompts with too few reasonings": left_out} if left_out else {})
         return Scored(found.matrix, unused=unused)

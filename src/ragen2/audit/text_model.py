@@ -43,6 +43,8 @@ class TextScores:
     matrix: ScoreMatrix
     prompts: tuple[int, ...]
     """Place of each column in what was given; prompts with too few reasonings are left out."""
+    uses_pairs: bool
+    """Whether the order of words counted, or the words alone."""
 
 
 def words(text: str) -> list[str]:
@@ -50,10 +52,13 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def text_scores(reasonings: Sequence[Sequence[str]]) -> TextScores | None:
+def text_scores(
+    reasonings: Sequence[Sequence[str]], *, uses_pairs: bool | None = None
+) -> TextScores | None:
     """Score a part of each prompt's reasonings; None when fewer than two prompts have enough.
 
-    ``reasonings`` must be in random order within each prompt: the first ones are fitted to.
+    ``reasonings`` must be in random order within each prompt: the first ones are fitted to. With
+    ``uses_pairs`` left out, those also say whether the order of words helps.
     """
     tokens = [[found for text in texts if (found := words(text))] for texts in reasonings]
     enough = [len(texts) for texts in tokens if len(texts) >= FEWEST_TRACES]
@@ -64,7 +69,9 @@ def text_scores(reasonings: Sequence[Sequence[str]]) -> TextScores | None:
     if len(usable) < 2:
         return None
     fitted_to = [tokens[place][:fitted] for place in usable]
-    model = _WordModel.fit(fitted_to, uses_pairs=_pairs_help(fitted_to))
+    if uses_pairs is None:
+        uses_pairs = _pairs_help(fitted_to)
+    model = _WordModel.fit(fitted_to, uses_pairs=uses_pairs)
     rows = [
         (text, column) for column, place in enumerate(usable) for text in tokens[place][fitted:]
     ]
@@ -73,7 +80,7 @@ def text_scores(reasonings: Sequence[Sequence[str]]) -> TextScores | None:
         length_N=np.array([len(text) for text, _ in rows], dtype=np.int64),
         owner_N=np.array([column for _, column in rows], dtype=np.int64),
     )
-    return TextScores(matrix, tuple(usable))
+    return TextScores(matrix, tuple(usable), uses_pairs)
 
 
 def _pairs_help(texts: Sequence[Sequence[Sequence[str]]]) -> bool:
