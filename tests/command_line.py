@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,7 +58,11 @@ def run_program(folder: Path, *args: str | Path, given: str = "") -> Done:
 
 
 def start_program(folder: Path, *args: str | Path) -> Process:
-    """Start ``ragen2 ARGS`` in ``folder`` and go on."""
+    """Start ``ragen2 ARGS`` in ``folder`` and go on.
+
+    Interrupts reach it even where the tests themselves run in the background of a script, which ignores
+    them and hands that down.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "ragen2", *map(str, args)],
         cwd=folder,
@@ -65,6 +70,7 @@ def start_program(folder: Path, *args: str | Path) -> Process:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a C call, no locks
     )
 
 
