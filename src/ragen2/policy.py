@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from ragen2.types import Completion, FloatArray, IntArray, Message, Sample, Update
 
 if TYPE_CHECKING:
+    from ragen2.algorithms import PPO
     from ragen2.algorithms.base import Objective
+    from ragen2.algorithms.losses import KLEstimator
+
+
+Gradient = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,24 @@ class Learner(Protocol):
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
         """One pass of optimisation over ``samples``; the loss is multiplied by ``scale``."""
+        ...
+
+    def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
+        """The gradient of the loss over all samples as one vector; nothing is changed."""
+        ...
+
+    def kl_to_reference(
+        self, samples: Sequence[Sample], estimator: KLEstimator
+    ) -> list[FloatArray]:
+        """Estimated KL to the starting model at each written token, under the sampling log-probs."""
+        ...
+
+    def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
+        """The critic's value before each written token."""
+        ...
+
+    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+        """Train the critic towards each sample's ``returns_T``; metrics of what was done."""
         ...
 
     def save(self, folder: Path) -> None:

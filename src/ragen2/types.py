@@ -230,6 +230,23 @@ class Selection:
     scores_P: FloatArray
     reason: str = ""
     """Why nothing was kept; empty otherwise."""
+    weights_P: FloatArray | None = None
+    """What each prompt's advantages are multiplied by; None is 1 for all."""
+    members: tuple[BoolArray, ...] | None = None
+    """Which members of each group are updated on; None is all. Credit still compares whole groups."""
+
+    @property
+    def kept_weights(self) -> FloatArray:
+        """Weight of each kept prompt, in order."""
+        if self.weights_P is None:
+            return np.ones(int(self.kept_P.sum()))
+        return np.asarray(self.weights_P[self.kept_P])
+
+    def kept_members(self, kept: Sequence[Group]) -> list[BoolArray]:
+        """For each kept group which of its members are updated on."""
+        if self.members is None:
+            return [np.ones(len(group.trajectories), dtype=np.bool_) for group in kept]
+        return [rows for rows, is_kept in zip(self.members, self.kept_P, strict=True) if is_kept]
 
     @property
     def kept_ratio(self) -> float:
@@ -253,6 +270,10 @@ class Sample:
     """Advantage at loss positions, 0 elsewhere."""
     temperature: float = 1.0
     """Temperature the tokens were sampled at; their log-probs are taken at the same."""
+    values_T: FloatArray | None = None
+    """The critic's value before each written token, 0 elsewhere; None without a critic."""
+    returns_T: FloatArray | None = None
+    """What the critic should have said, 0 elsewhere; None without a critic."""
 
     def __post_init__(self) -> None:
         shapes = {

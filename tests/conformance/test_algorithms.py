@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.algorithms import Algorithm, LossInputs
+from ragen2.algorithms import Algorithm, LossInputs, Outcome
 
 KINDS = Algorithm.kinds()
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -42,7 +42,7 @@ def part(given: LossInputs, where: slice) -> LossInputs:
 
 
 def test_the_algorithms_of_the_contract_are_registered():
-    assert "grpo" in KINDS
+    assert set(KINDS) >= {"ppo", "grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus"}
 
 
 @every_kind
@@ -50,18 +50,47 @@ def test_it_is_a_component(kind, component_contract):
     component_contract(Algorithm, kind)
 
 
+def batch_of(*groups: list[float], turns: int = 2) -> list[list[Outcome]]:
+    """Trajectories of a few tokens whose last turn pays; values as a critic might say them."""
+    return [
+        [
+            Outcome(
+                lengths_K=np.arange(1, turns + 1),
+                rewards_K=np.array([0.0] * (turns - 1) + [reward]),
+                values_T=np.linspace(0.1, 0.4, turns * (turns + 1) // 2),
+                limit=64,
+            )
+            for reward in group
+        ]
+        for group in groups
+    ]
+
+
 @every_kind
 @pytest.mark.parametrize("rewards", [[0.0, 1.0, 0.5], [1.0, 1.0], [3.0], [-1.0, 10.4] * 8])
-def test_every_trajectory_has_one_finite_advantage(kind, group_of, rewards):
-    advantages = build(kind).advantages(group_of(rewards))
-    assert advantages.shape == (len(rewards),)
-    assert np.isfinite(advantages).all()
+def test_every_written_token_has_one_finite_advantage(kind, rewards):
+    batch = batch_of(rewards, [0.0, 2.0])
+    credit = build(kind).credit(batch)
+    assert [len(group) for group in credit] == [len(rewards), 2]
+    for outcomes, credits in zip(batch, credit, strict=True):
+        for earned, one in zip(outcomes, credits, strict=True):
+            assert one.advantages_T.shape == (int(earned.lengths_K.sum()),)
+            assert np.isfinite(one.advantages_T).all()
 
 
 @every_kind
-def test_a_better_trajectory_has_the_larger_advantage(kind, group_of):
-    advantages = build(kind).advantages(group_of([0.0, 1.0, 0.5]))
-    assert np.argsort(advantages).tolist() == [0, 2, 1]
+def test_a_better_trajectory_has_the_larger_advantage(kind):
+    credits = build(kind).credit(batch_of([0.0, 1.0, 0.5]))[0]
+    assert np.argsort([one.advantages_T[-1] for one in credits]).tolist() == [0, 2, 1]
+
+
+@every_kind
+def test_the_order_of_groups_does_not_matter(kind):
+    first, second = build(kind).credit(batch_of([0.0, 1.0], [3.0, 1.0, 2.0]))
+    swapped = build(kind).credit(batch_of([3.0, 1.0, 2.0], [0.0, 1.0]))
+    for group, other in ((first, swapped[1]), (second, swapped[0])):
+        for one, same in zip(group, other, strict=True):
+            assert one.advantages_T == pytest.approx(same.advantages_T)
 
 
 @every_kind

@@ -1,18 +1,65 @@
 """Algorithms: the index of what there is, and the pure functions they are made of."""
 
-from ragen2.algorithms.advantages import group_advantages
-from ragen2.algorithms.base import Algorithm, LossInputs, TokenLoss
+from ragen2.algorithms.advantages import (
+    bi_level_gae,
+    discounted_returns,
+    gae,
+    group_advantages,
+    leave_one_out_advantages,
+    overlong_penalty,
+    whiten,
+)
+from ragen2.algorithms.base import (
+    Algorithm,
+    Credit,
+    GroupAlgorithm,
+    LossInputs,
+    Outcome,
+    TokenLoss,
+)
+from ragen2.algorithms.dapo import DAPO
+from ragen2.algorithms.dr_grpo import DrGRPO
 from ragen2.algorithms.grpo import GRPO
-from ragen2.algorithms.losses import clipped_surrogate, is_clipped, kl_k3, token_weights
+from ragen2.algorithms.losses import (
+    clipped_surrogate,
+    is_clipped,
+    kl_estimate,
+    kl_k1,
+    kl_k2,
+    kl_k3,
+    token_weights,
+    value_loss,
+)
+from ragen2.algorithms.ppo import PPO
+from ragen2.algorithms.reinforce_plus_plus import ReinforcePlusPlus
+from ragen2.algorithms.rloo import RLOO
 
 __all__ = [
+    "DAPO",
     "GRPO",
+    "PPO",
+    "RLOO",
     "Algorithm",
+    "Credit",
+    "DrGRPO",
+    "GroupAlgorithm",
     "LossInputs",
+    "Outcome",
+    "ReinforcePlusPlus",
     "TokenLoss",
+    "bi_level_gae",
     "clipped_surrogate",
+    "discounted_returns",
+    "gae",
     "group_advantages",
     "is_clipped",
+    "kl_estimate",
+    "kl_k1",
+    "kl_k2",
     "kl_k3",
+    "leave_one_out_advantages",
+    "overlong_penalty",
     "token_weights",
+    "value_loss",
+    "whiten",
 ]

@@ -13,40 +13,117 @@ from ragen2.types import FloatArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-Aggregation = Literal["token_mean", "seq_mean_token_mean"]
+Aggregation = Literal[
+    "token_mean",
+    "token_sum",
+    "seq_mean_token_mean",
+    "seq_mean_token_sum",
+    "seq_mean_token_sum_norm",
+]
+KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
+MAX_LOG_RATIO = 20.0
+MAX_K3 = 10.0
 
 
 def clipped_surrogate(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
+    logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = 0.0,
 ) -> Tensor:
-    """PPO's clipped objective as a loss: ``-min(r A, clip(r, 1 - low, 1 + high) A)``."""
-    ratio = (logp - old_logp).clamp(-20.0, 20.0).exp()
-    return -(ratio * advantages).minimum(ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+    """PPO's clipped objective as a loss: ``-min(r A, clip(r, 1 - low, 1 + high) A)``.
+
+    With ``dual_clip`` c above 1, the loss of a token with negative advantage is at most ``-c A``, so
+    that one bad token whose probability has risen a lot cannot blow up the step.
+    """
+    ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    loss = -(ratio * advantages).minimum(ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+    if not dual_clip:
+        return loss
+    return loss.minimum(-dual_clip * advantages).where(advantages < 0, loss)
 
 
 def is_clipped(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
+    logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = 0.0,
 ) -> Tensor:
     """True where clipping has cut the gradient of a token."""
     log_ratio = logp - old_logp
     too_high: Tensor = (log_ratio > math.log1p(clip_high)) & (advantages > 0)
     too_low: Tensor = (log_ratio < math.log1p(-clip_low)) & (advantages < 0)
-    return too_high | too_low
+    clipped = too_high | too_low
+    if dual_clip:
+        clipped = clipped | ((log_ratio > math.log(dual_clip)) & (advantages < 0))
+    return clipped
+
+
+def kl_k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """``log p - log ref``: unbiased as a value. As a loss it has no pull to the reference.
+
+    Its gradient is that of ``log p`` alone, whose mean under the policy is 0.
+    """
+    return logp - ref_logp
+
+
+def kl_k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """``(log p - log ref)^2 / 2``: a biased value whose gradient, on-policy, is that of the KL."""
+    return 0.5 * (logp - ref_logp).square()
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Schulman's k3 estimate of KL(policy || reference): ``exp(d) - d - 1`` with ``d = ref - logp``."""
-    difference = (ref_logp - logp).clamp(-20.0, 20.0)
-    return difference.exp() - difference - 1.0
+    """Schulman's k3 estimate of KL(policy || reference): ``exp(d) - d - 1`` with ``d = ref - logp``.
+
+    Never negative; clamped at 10 so that one token cannot rule the step.
+    """
+    difference = (ref_logp - logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return (difference.exp() - difference - 1.0).clamp(-MAX_K3, MAX_K3)
 
 
-def token_weights(lengths: Sequence[int], aggregation: Aggregation) -> FloatArray:
+def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: KLEstimator) -> Tensor:
+    """The named estimate; a trailing ``+`` keeps its value and takes the gradient of k2."""
+    if estimator.endswith("+"):
+        value = kl_k1(logp, ref_logp) if estimator == "k1+" else kl_k3(logp, ref_logp)
+        pull = kl_k2(logp, ref_logp)
+        return pull - pull.detach() + value.detach()
+    if estimator == "k1":
+        return kl_k1(logp, ref_logp)
+    if estimator == "k2":
+        return kl_k2(logp, ref_logp)
+    return (logp - ref_logp).abs() if estimator == "abs" else kl_k3(logp, ref_logp)
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
+    """Half the squared error of a critic, pessimistic about moves of more than ``clip`` (0: off)."""
+    plain = (values - returns).square()
+    if not clip:
+        return 0.5 * plain
+    near = values.clamp(old_values - clip, old_values + clip)
+    return 0.5 * plain.maximum((near - returns).square())
+
+
+def token_weights(
+    lengths: Sequence[int], aggregation: Aggregation, constant_length: int = 1
+) -> FloatArray:
     """Weight of one token of each sequence: the aggregation mode, decided before any splitting.
 
-    ``token_mean`` gives each token of the batch the same weight; ``seq_mean_token_mean`` each
-    sequence, its tokens sharing equally. Either way all weights of a batch sum to 1.
+    ``token_mean``: each token of the batch the same, all summing to 1. ``seq_mean_token_mean``: each
+    sequence the same, its tokens sharing equally. ``seq_mean_token_sum``: a token counts 1 over the
+    number of sequences, so longer sequences count more. ``seq_mean_token_sum_norm``: the same over a
+    constant length (Dr. GRPO). ``token_sum``: a token counts 1.
     """
     tokens = np.asarray(lengths, dtype=np.float64)
+    count = len(tokens)
     if aggregation == "token_mean":
-        return np.full(len(tokens), 1.0 / tokens.sum())
-    return 1.0 / (len(tokens) * tokens)
+        return np.full(count, 1.0 / tokens.sum())
+    if aggregation == "seq_mean_token_mean":
+        return np.asarray(1.0 / (count * tokens))
+    if aggregation == "token_sum":
+        return np.ones(count)
+    divisor = constant_length if aggregation == "seq_mean_token_sum_norm" else 1
+    return np.full(count, 1.0 / (count * divisor))

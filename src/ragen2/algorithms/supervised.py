@@ -14,7 +14,7 @@ from ragen2.types import FloatArray
 class Supervised:
     """Negative log-likelihood of the written tokens; advantages are not looked at."""
 
-    kl_coefficient: float = 0.0
+    needs_reference: bool = False
 
     def loss(self, inputs: LossInputs) -> TokenLoss:
         """Minus log-prob."""
