@@ -1,4 +1,4 @@
-"""Spread of rewards within a group: the one definition that filters and diagnostics share."""
+"""What a group's rollouts differ in: the one definition that filters and diagnostics share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from ragen2.types import FloatArray
+from ragen2.types import FloatArray, Group, Trajectory
 
 Signal = Literal["reward_variance", "reward_std"]
+GroupSignal = Literal[
+    "reward_variance", "reward_std", "reward_mean", "length", "entropy", "entropy_std"
+]
 ROUNDING = 1e-12
 """Spread below this share of the rewards' size is floating-point rounding, not signal."""
 
@@ -24,3 +27,28 @@ def spread(rewards_G: FloatArray, signal: Signal, ddof: int) -> float:
         return 0.0
     variance = float(rewards_G.var(ddof=ddof))
     return variance if signal == "reward_variance" else float(np.sqrt(variance))
+
+
+def group_signal(group: Group, signal: GroupSignal, ddof: int) -> float:
+    """What a filter ranks a prompt by.
+
+    ``length`` is the mean number of written tokens. ``entropy`` is the mean surprise (minus log-prob) of
+    the written tokens, an estimate of the policy's entropy that costs nothing; ``entropy_std`` is its
+    spread over the members.
+    """
+    match signal:
+        case "reward_variance" | "reward_std":
+            return spread(group.rewards_G, signal, ddof)
+        case "reward_mean":
+            return float(group.rewards_G.mean())
+        case "length":
+            return float(np.mean([one.num_tokens for one in group.trajectories]))
+    surprise_G = np.array([_surprise(one) for one in group.trajectories])
+    return (
+        float(surprise_G.mean()) if signal == "entropy" else spread(surprise_G, "reward_std", ddof)
+    )
+
+
+def _surprise(trajectory: Trajectory) -> float:
+    total = sum(float(turn.completion.logprobs_T.sum()) for turn in trajectory.turns)
+    return -total / max(1, trajectory.num_tokens)

@@ -6,19 +6,44 @@ from typing import Any
 import numpy as np
 
 from ragen2.errors import ConfigError
-from ragen2.filtering.base import Filter
+from ragen2.filtering.base import Filter, RankFilter
 from ragen2.filtering.keep_all import KeepAll
+from ragen2.filtering.min_p import MinP
+from ragen2.filtering.nonzero import Nonzero
+from ragen2.filtering.presets import PRESETS
+from ragen2.filtering.quantile import Quantile
+from ragen2.filtering.soft import Soft
+from ragen2.filtering.top_k import TopK, TopKAbs
 from ragen2.filtering.top_p import TopP
+from ragen2.filtering.top_p_softmax import TopPSoftmax
+from ragen2.filtering.trajectory import TrajectoryControl
 from ragen2.spread import spread
 from ragen2.types import FloatArray, Selection
 
-__all__ = ["Filter", "KeepAll", "TopP", "select", "spread"]
+__all__ = [
+    "PRESETS",
+    "Filter",
+    "KeepAll",
+    "MinP",
+    "Nonzero",
+    "Quantile",
+    "RankFilter",
+    "Soft",
+    "TopK",
+    "TopKAbs",
+    "TopP",
+    "TopPSoftmax",
+    "TrajectoryControl",
+    "select",
+    "spread",
+]
 
 
 def select(rewards: Sequence[Sequence[float]], kind: str = "top_p", **settings: Any) -> Selection:
     """Which prompts to update on, from the rewards of each prompt's rollouts.
 
-    ``select([[0, 1, 1, 0], [1, 1, 1, 1]]).kept_P`` is ``[True, False]``. Groups may differ in size.
+    ``select([[0, 1, 1, 0], [1, 1, 1, 1]]).kept_P`` is ``[True, False]``. Groups may differ in size;
+    ``kind`` may be a preset: ``select(rewards, kind="paper")``.
     """
     groups = [_checked(group, index) for index, group in enumerate(rewards)]
     if not groups:

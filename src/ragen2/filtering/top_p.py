@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.filtering.base import Filter
+from ragen2.filtering.base import RankFilter, mask_of
 from ragen2.spread import ROUNDING
 from ragen2.types import BoolArray, FloatArray
 
 
-class TopP(Filter):
+class TopP(RankFilter):
     """Rank by signal, keep the smallest prefix that reaches ``mass`` of the total."""
 
     kind: Literal["top_p"] = "top_p"
@@ -29,14 +29,12 @@ class TopP(Filter):
     def keep(self, scores_P: FloatArray) -> BoolArray:
         """A batch without signal keeps nothing; ties keep their order in the batch."""
         if self.mass == 1.0:
-            return (scores_P > 0.0) | self.include_zero
-        order = np.argsort(-scores_P, kind="stable")
+            return np.asarray((scores_P > 0.0) | self.include_zero)
+        order = [p for p in self.ranking(scores_P) if scores_P[p] > 0.0]
         ranked = scores_P[order]
         wanted = self.mass * ranked.sum() - self.eps
-        kept_P = np.zeros(len(scores_P), dtype=np.bool_)
-        if ranked.sum() <= 0.0 or (self.eps > 0.0 and wanted <= 0.0):
-            return kept_P
+        if not order or (self.eps > 0.0 and wanted <= 0.0):
+            return mask_of([], len(scores_P))
         # Sums that differ by rounding are equal: nine of ten equal scores hold nine tenths.
         needed = int(np.searchsorted(np.cumsum(ranked), wanted * (1.0 - ROUNDING))) + 1
-        kept_P[order[:needed]] = True
-        return kept_P & (scores_P > 0.0)
+        return mask_of(order[:needed], len(scores_P))
