@@ -15,10 +15,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragen2.algorithms import GRPO
+from ragen2.algorithms import GRPO, PPO
 from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner, micro_batches
+from ragen2.backends.opening import open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
@@ -474,3 +475,206 @@ def test_values_of_unwritten_tokens_do_not_matter(small: Any, random_samples: Sa
     ]
     learner.gradients(loud, GRPO())
     assert torch.equal(flat_gradient(learner), wanted)
+
+
+# --- learning-rate schedules -----------------------------------------------------------------------
+
+
+def rates_of(learner: TorchLearner, samples: list[Sample], count: int) -> list[float]:
+    return [learner.update(samples, GRPO(), scale=1.0).metrics["lr"] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"schedule": "linear"}, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]),
+        ({"schedule": "linear", "lr_end": 0.2}, [1.0, 0.8, 0.6, 0.4, 0.2, 0.2]),
+        ({"schedule": "linear", "warmup_steps": 2}, [0.5, 1.0, 1.0, 0.5, 0.0, 0.0]),
+        ({"schedule": "cosine"}, [1.0, 0.8535534, 0.5, 0.1464466, 0.0, 0.0]),
+        ({"schedule": "constant"}, [1.0] * 6),
+    ],
+)
+def test_a_schedule_falls_over_the_updates_of_the_run(
+    small: Any, random_samples: Samples, settings: dict[str, Any], wanted: list[float]
+) -> None:
+    learner = learner_of(small, lr=1e-2, **settings)
+    learner.set_total_updates(5)
+    found = rates_of(learner, random_samples([20]), 6)
+    assert found == pytest.approx([1e-2 * share for share in wanted], abs=1e-9)
+
+
+def test_a_schedule_is_really_stepped(small: Any, random_samples: Samples) -> None:
+    """At rate 0 nothing moves; before that, the first step is that of AdamW at its own rate."""
+    learner, samples = learner_of(small, schedule="linear", lr=1e-2), random_samples(LENGTHS)
+    learner.set_total_updates(2)
+    plain = learner_of(small, lr=1e-2)
+    for one in (learner, plain):
+        one.update(samples, GRPO(), scale=1.0)
+    moved = flat_weights(learner)
+    assert torch.equal(moved, flat_weights(plain))
+    learner.update(samples, GRPO(), scale=1.0)
+    assert torch.equal(flat_weights(learner), moved)
+    half = learner_of(small, lr=5e-3)
+    half.update(samples, GRPO(), scale=1.0)
+    start = flat_weights(learner_of(small))
+    torch.testing.assert_close(flat_weights(half) - start, 0.5 * (moved - start))
+
+
+def test_without_a_known_end_a_schedule_stays_up(small: Any, random_samples: Samples) -> None:
+    learner = learner_of(small, lr=1e-2, schedule="cosine")
+    assert rates_of(learner, random_samples([20]), 3) == pytest.approx([1e-2] * 3)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_resumed_schedule_goes_on_where_it_was(
+    small: Any, random_samples: Samples, tmp_path: Path, schedule: str
+) -> None:
+    settings = {"schedule": schedule, "warmup_steps": 2, "minibatches": 3, "lr_end": 0.1}
+    one, two = (learner_of(small, **settings) for _ in range(2))
+    samples = random_samples(LENGTHS)
+    for learner in (one, two):
+        learner.set_total_updates(12)
+    rates_of(one, samples, 2)
+    one.save(tmp_path)
+    two.load(tmp_path)
+    assert rates_of(one, samples, 2) == rates_of(two, samples, 2)
+    assert torch.equal(flat_weights(one), flat_weights(two))
+
+
+@pytest.mark.parametrize(("warmup", "wanted"), [(0, 0.75), (2, 0.5)])
+def test_steps_that_train_the_critic_alone_are_no_updates_of_the_schedule(
+    random_samples: Samples, warmup: int, wanted: float
+) -> None:
+    settings = LearnerSettings(lr=1e-3, schedule="linear")
+    algorithm = PPO(critic_warmup=warmup)
+    agent = open_agent(ModelSettings(device="cpu"), settings, seed=0, algorithm=algorithm, steps=5)
+    rates = rates_of(agent.learner, random_samples([20]), 2)
+    assert rates == pytest.approx([1e-3, wanted * 1e-3])
+
+
+# --- steps that cannot be taken --------------------------------------------------------------------
+
+
+def test_the_run_ends_after_so_many_bad_steps_in_a_row(
+    small: Any, random_samples: Samples, poisoned: list[Sample]
+) -> None:
+    learner = learner_of(small, max_bad_updates=3)
+    good = random_samples([30])
+    for samples in (poisoned, poisoned, good, poisoned, poisoned):
+        learner.update(samples, GRPO(), scale=1.0)
+    before = flat_weights(learner)
+    with pytest.raises(RunError, match=r"^3 updates of the policy in a row .* lower learner.lr"):
+        learner.update(poisoned, GRPO(), scale=1.0)
+    assert torch.equal(flat_weights(learner), before)
+
+
+def test_bad_steps_are_counted_over_minibatches_and_over_a_resume(
+    small: Any, poisoned: list[Sample], tmp_path: Path
+) -> None:
+    one, two = (learner_of(small, max_bad_updates=3, epochs=2) for _ in range(2))
+    one.update(poisoned, GRPO(), scale=1.0)
+    one.save(tmp_path)
+    two.load(tmp_path)
+    with pytest.raises(RunError, match="3 updates of the policy in a row"):
+        two.update(poisoned, GRPO(), scale=1.0)
+
+
+def test_zero_allows_any_number_of_bad_steps(small: Any, poisoned: list[Sample]) -> None:
+    learner = learner_of(small, max_bad_updates=0)
+    for _ in range(12):
+        learner.update(poisoned, GRPO(), scale=1.0)
+
+
+def test_a_checkpoint_of_before_bad_steps_were_counted_can_be_loaded(
+    small: Any, random_samples: Samples, tmp_path: Path
+) -> None:
+    one, two = learner_of(small), learner_of(small)
+    one.update(random_samples([20]), GRPO(), scale=1.0)
+    one.save(tmp_path)
+    state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
+    del state["bad_in_a_row"]
+    torch.save(state, tmp_path / "optimizer.pt")
+    two.load(tmp_path)
+    assert torch.equal(flat_weights(one), flat_weights(two))
+    assert two.num_updates == 1
+
+
+def test_a_checkpoint_that_lacks_its_adapters_is_one_line(small: Any, tmp_path: Path) -> None:
+    learner_of(small).save(tmp_path)
+    with pytest.raises(RunError, match=r"^checkpoint .* cannot be read: it lacks 'trained'$"):
+        learner_of(small, LORA).load(tmp_path)
+
+
+# --- KL, gradients and the log ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [ModelSettings(), LORA])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_kl_to_the_reference_is_that_of_the_sampling_log_probs(
+    small: Any,
+    random_samples: Samples,
+    forward_logprobs: Callable[..., FloatArray],
+    model: ModelSettings,
+    temperature: float,
+) -> None:
+    """Whatever the weights are by now: the reference is the start, the other side what was sampled."""
+    learner = learner_of(small, model, lr=1e-2, micro_tokens=100)
+    learner.keep_reference()
+    samples = [replace(s, temperature=temperature) for s in random_samples([40, 33, 36])]
+    learner.update(samples, GRPO(), scale=1.0)
+    hand = {
+        "k1": lambda d: d,
+        "k2": lambda d: d**2 / 2,
+        "k3": lambda d: np.minimum(np.exp(-d) + d - 1, 10.0),
+        "abs": np.abs,
+        "k1+": lambda d: d,
+    }
+    for estimator, formula in hand.items():
+        found = learner.kl_to_reference(samples, estimator)  # type: ignore[arg-type]
+        for sample, values in zip(samples, found, strict=True):
+            reference = forward_logprobs(
+                small[0], sample.ids_T[:1], sample.ids_T[1:], temperature=temperature
+            )
+            mask = sample.loss_mask_T
+            gap = sample.old_logprobs_T[mask] - reference[mask[1:]]
+            assert values == pytest.approx(formula(gap), rel=1e-3, abs=1e-4), estimator
+
+
+def test_the_gradient_as_a_vector_is_the_gradient(small: Any, random_samples: Samples) -> None:
+    learner, samples = learner_of(small), random_samples(LENGTHS)
+    before = flat_weights(learner)
+    vector = learner.gradient(samples, GRPO())
+    assert all(p.grad is None for p in learner.network.parameters())
+    assert torch.equal(flat_weights(learner), before)
+    learner.gradients(samples, GRPO())
+    assert np.array_equal(vector, flat_gradient(learner).numpy())
+
+
+def test_the_gradient_of_adapters_is_as_long_as_they_are(
+    small: Any, random_samples: Samples
+) -> None:
+    learner = learner_of(small, LORA)
+    vector = learner.gradient(random_samples([20]), GRPO())
+    assert len(vector) == int(learner.describe()["trained"].replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    ["token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"],
+)
+def test_the_units_of_what_is_logged_do_not_depend_on_the_aggregation(
+    small: Any, random_samples: Samples, aggregation: Any
+) -> None:
+    samples = random_samples([30, 30, 30])
+    learner = learner_of(small, micro_tokens=60)
+    learner.keep_reference()
+    terms = {"kl_coefficient": 0.1}
+    wanted = learner.gradients(samples, GRPO(**terms))
+    found = learner.gradients(samples, GRPO(aggregation=aggregation, **terms))
+    names = {"clip_fraction", "entropy", "sampler_mismatch", "kl"}
+    assert {n: found[n] for n in names} == pytest.approx({n: wanted[n] for n in names}, rel=1e-5)
+    factor = {"token_sum": 3.0, "seq_mean_token_sum": 1.0, "seq_mean_token_sum_norm": 1 / 1024}
+    tokens = int(samples[0].loss_mask_T.sum())
+    scale = factor[aggregation] * tokens if aggregation in factor else 1.0
+    for name in ("loss", "policy_loss"):
+        assert found[name] == pytest.approx(wanted[name] * scale, rel=1e-4), name

@@ -219,6 +219,6 @@ def test_the_same_pairs_score_the_same_to_the_last_bit(policy: HFPolicy, lake_pr
 
 def test_the_setting_reaches_the_scorer():
     model = ModelSettings(device="cpu", score_tokens=77)
-    agent = open_agent(model, LearnerSettings(), seed=0, needs_reference=False)
+    agent = open_agent(model, LearnerSettings(), seed=0)
     assert agent.policy.scorer.max_tokens == 77
     assert open_policy(EMBEDDED, "cpu", score_tokens=66).scorer.max_tokens == 66

@@ -7,24 +7,44 @@ import math
 import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from ragen2.algorithms.base import LossInputs, Objective
+from ragen2.algorithms.losses import KLEstimator, kl_estimate
+from ragen2.backends.bad_steps import BadSteps
+from ragen2.backends.batches import Batch, micro_batches
 from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.critic import Critic
 from ragen2.backends.logprobs import Trunk, chosen_logprobs
 from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import DependencyError, RunError
+from ragen2.policy import Gradient
 from ragen2.seeding import stream, stream_key
 from ragen2.types import FloatArray, Sample, Update
 
+if TYPE_CHECKING:
+    from ragen2.algorithms import PPO
+
 OPTIMISER_FILE = "optimizer.pt"
+DAMAGED = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SafetensorError,
+    pickle.UnpicklingError,
+)
+"""What torch and safetensors raise over files that are cut, mixed up or not theirs."""
 
 
 class TorchLearner:
@@ -48,6 +68,9 @@ class TorchLearner:
         self.num_updates = 0
         self._lr_scale = 1.0
         self._reference: Trunk | None = None
+        self._critic: Critic | None = None
+        self._total_updates = 0
+        self._bad = BadSteps("policy", settings.max_bad_updates, "lower learner.lr")
         self.optimiser = torch.optim.AdamW(
             [parameter for parameter in self.network.parameters() if parameter.requires_grad],
             lr=settings.lr,
@@ -59,6 +82,11 @@ class TorchLearner:
         """Where the weights are."""
         return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
 
+    @property
+    def critic(self) -> Critic | None:
+        """The critic beside the model, if one was started."""
+        return self._critic
+
     def keep_reference(self) -> None:
         """Remember the weights as they are now: the model that KL is measured against."""
         if not self.is_lora:
@@ -69,6 +97,39 @@ class TorchLearner:
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
         self._lr_scale = scale
+
+    def set_total_updates(self, total: int) -> None:
+        """How many optimiser steps the run will make: what a falling learning rate falls over."""
+        self._total_updates = total
+
+    def start_critic(self, lr: float) -> None:
+        """Put a critic beside the model; it starts from the weights as they are now."""
+        plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
+        self._critic = Critic(plain, self.settings, lr)
+
+    def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
+        """The critic's value before each written token."""
+        return self._need_critic().values(samples)
+
+    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+        """Train the critic towards each sample's returns."""
+        return self._need_critic().update(samples, settings)
+
+    @torch.no_grad()
+    def kl_to_reference(
+        self, samples: Sequence[Sample], estimator: KLEstimator
+    ) -> list[FloatArray]:
+        """KL to the starting model at each written token, under the log-probs it was sampled with."""
+        found: list[FloatArray] = [np.empty(0)] * len(samples)
+        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
+            batch = Batch.of([samples[row] for row in rows], np.zeros(len(rows)), self.device)
+            with self._precision():
+                reference = self._reference_logp(batch)
+            kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
+            bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
+            for row, values in zip(rows, np.split(kl, bounds), strict=True):
+                found[row] = values
+        return found
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
         """``epochs`` passes of ``minibatches`` optimiser steps each over all samples.
@@ -88,6 +149,7 @@ class TorchLearner:
                     totals[name] += value
                 taken, skipped = taken + (found is not None), skipped + (found is None)
                 self.num_updates += 1
+                self._bad.count(is_bad=found is None)
         metrics = {name: value / taken for name, value in totals.items()}
         metrics |= {"skipped_steps": skipped, "lr": self.optimiser.param_groups[0]["lr"]}
         return Update(metrics, num_tokens, taken)
@@ -95,21 +157,38 @@ class TorchLearner:
     def gradients(
         self, samples: Sequence[Sample], objective: Objective, *, scale: float = 1.0
     ) -> dict[str, float]:
-        """Fill ``.grad`` with the gradient of the loss over all samples; return its parts."""
+        """Fill ``.grad`` with the gradient of the loss over all samples; return its parts.
+
+        Losses are sums as the objective weighs tokens; all other parts are means over tokens by the
+        same weights, so that their unit does not depend on the aggregation.
+        """
         self.optimiser.zero_grad(set_to_none=True)
         lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
         weights = objective.token_weights(lengths)
+        total = float(weights @ np.asarray(lengths, dtype=np.float64))
         parts: dict[str, float] = defaultdict(float)
         for rows in micro_batches(
             [len(sample.ids_T) for sample in samples], self.settings.micro_tokens
         ):
-            batch = _Batch.of([samples[row] for row in rows], weights[rows], self.device)
+            batch = Batch.of([samples[row] for row in rows], weights[rows], self.device)
             with self._precision():
-                loss, found = self._loss(batch, objective)
+                loss, found = self._loss(batch, objective, total)
             (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             for name, value in found.items():
                 parts[name] += value
         return dict(parts)
+
+    def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
+        """The gradient over all samples as one vector, in the order of the trained parameters."""
+        self.gradients(samples, objective)
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        parts = [
+            torch.zeros(p.numel()) if p.grad is None else p.grad.detach().float().cpu().flatten()
+            for p in trained
+        ]
+        self.optimiser.zero_grad(set_to_none=True)
+        vector: Gradient = torch.cat(parts).numpy()
+        return vector
 
     def save_model(self, folder: Path) -> None:
         """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
@@ -121,28 +200,39 @@ class TorchLearner:
     def save(self, folder: Path) -> None:
         """``save_model`` plus the optimiser's state."""
         self.save_model(folder)
-        state = {"optimiser": self.optimiser.state_dict(), "num_updates": self.num_updates}
+        state = {
+            "optimiser": self.optimiser.state_dict(),
+            "num_updates": self.num_updates,
+            "bad_in_a_row": self._bad.in_a_row,
+        }
         if self.is_lora:
             state["trained"] = {
                 name: value for name, value in self.network.state_dict().items() if "lora_" in name
             }
         with disk_errors(), (folder / OPTIMISER_FILE).open("wb") as file:
             torch.save(state, file)
+        if self._critic is not None:
+            self._critic.save(folder)
 
     def load(self, folder: Path) -> None:
         """Restore exactly what ``save`` wrote."""
         try:
             state = torch.load(folder / OPTIMISER_FILE, map_location=self.device, weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            if self._critic is not None:
+                self._critic.load(folder)
+            if self.is_lora:
+                self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
+            else:
+                saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                self.network.load_state_dict(saved.state_dict())
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.num_updates = int(state["num_updates"])
+            self._bad.in_a_row = int(state.get("bad_in_a_row", 0))  # older checkpoints lack it
+        except DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if isinstance(error, KeyError):
+                reason = f"it lacks {reason}"
             raise RunError(f"checkpoint {folder} cannot be read: {reason}") from error
-        if self.is_lora:
-            self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
-        else:
-            saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            self.network.load_state_dict(saved.state_dict())
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.num_updates = int(state["num_updates"])
 
     def describe(self) -> Mapping[str, str]:
         """Facts for the log."""
@@ -162,9 +252,13 @@ class TorchLearner:
         parts = np.array_split(order, min(self.settings.minibatches, count))
         return [part.tolist() for part in parts]
 
+    def _need_critic(self) -> Critic:
+        if self._critic is None:
+            raise RunError("this algorithm needs a critic; call start_critic() before training")
+        return self._critic
+
     def _set_lr(self) -> None:
-        warmup = self.settings.warmup_steps
-        share = min(1.0, (self.num_updates + 1) / warmup) if warmup else 1.0
+        share = lr_share(self.settings, self.num_updates, self._total_updates)
         for group in self.optimiser.param_groups:
             group["lr"] = self.settings.lr * share * self._lr_scale
 
@@ -181,10 +275,12 @@ class TorchLearner:
         self.optimiser.zero_grad(set_to_none=True)
         return {**parts, "grad_norm": norm} if is_usable else None
 
-    def _loss(self, batch: _Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, float]]:
+    def _loss(
+        self, batch: Batch, objective: Objective, total_weight: float
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         logp, entropy = self._chosen(self.trunk, batch)
         reference = None
-        if objective.kl_coefficient > 0.0:
+        if objective.needs_reference:
             reference = self._reference_logp(batch)
         inputs = LossInputs(logp, batch.old_logp_N, batch.advantages_N, entropy, reference)
         loss = objective.loss(inputs)
@@ -192,10 +288,11 @@ class TorchLearner:
         with torch.no_grad():
             logged = {**loss.parts, "loss": loss.total_N, "entropy": entropy}
             logged["sampler_mismatch"] = (logp - batch.old_logp_N).abs()
-            parts = {name: float((batch.weights_N * part).sum()) for name, part in logged.items()}
+            sums = {name: float((batch.weights_N * part).sum()) for name, part in logged.items()}
+        parts = {n: v if n.endswith("loss") else v / total_weight for n, v in sums.items()}
         return total, parts
 
-    def _reference_logp(self, batch: _Batch) -> torch.Tensor:
+    def _reference_logp(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
             if self.is_lora:
                 with self.network.disable_adapter():
@@ -204,7 +301,7 @@ class TorchLearner:
                 raise RunError("KL needs the starting model; call keep_reference() before training")
             return self._chosen(self._reference, batch)[0]
 
-    def _chosen(self, trunk: Trunk, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _chosen(self, trunk: Trunk, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, head, _ = trunk(batch.ids, batch.mask, use_cache=False)
         rows = hidden[:, :-1][batch.loss_mask[:, 1:]]
         return chosen_logprobs(rows, batch.targets_N, head, batch.temperature)
@@ -214,59 +311,19 @@ class TorchLearner:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Samples as right-padded tensors; suffix N counts loss positions in row-major order."""
+def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
+    """Share of ``lr`` at the update after ``done``: up over the warm-up, then as the schedule says.
 
-    ids: torch.Tensor
-    mask: torch.Tensor
-    loss_mask: torch.Tensor
-    targets_N: torch.Tensor
-    old_logp_N: torch.Tensor
-    advantages_N: torch.Tensor
-    weights_N: torch.Tensor
-    temperature: float
-
-    @classmethod
-    def of(cls, samples: Sequence[Sample], weights: FloatArray, device: torch.device) -> _Batch:
-        width = max(len(sample.ids_T) for sample in samples)
-        ids = np.zeros((len(samples), width), dtype=np.int64)
-        mask = np.zeros((len(samples), width), dtype=np.int64)
-        loss_mask = np.zeros((len(samples), width), dtype=np.bool_)
-        for row, sample in enumerate(samples):
-            length = len(sample.ids_T)
-            ids[row, :length] = sample.ids_T
-            mask[row, :length] = 1
-            loss_mask[row, :length] = sample.loss_mask_T
-        chosen = [sample.loss_mask_T for sample in samples]
-
-        def joined(arrays: list[Any]) -> torch.Tensor:
-            kept = [array[where] for array, where in zip(arrays, chosen, strict=True)]
-            return torch.as_tensor(np.concatenate(kept), dtype=torch.float32, device=device)
-
-        per_token = [np.full(len(s.ids_T), w) for s, w in zip(samples, weights, strict=True)]
-        return cls(
-            ids=torch.as_tensor(ids, device=device),
-            mask=torch.as_tensor(mask, device=device),
-            loss_mask=torch.as_tensor(loss_mask, device=device),
-            targets_N=torch.as_tensor(ids[loss_mask], device=device),
-            old_logp_N=joined([sample.old_logprobs_T for sample in samples]),
-            advantages_N=joined([sample.advantages_T for sample in samples]),
-            weights_N=joined(per_token),
-            temperature=samples[0].temperature,
-        )
-
-
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Group rows of similar length so that rows x longest stays inside ``budget`` tokens."""
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    batches: list[list[int]] = []
-    for row in order:
-        if batches and lengths[row] * (len(batches[-1]) + 1) <= budget:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
+    A falling schedule ends at ``lr_end`` of ``lr`` with the last update; without a total it stays up.
+    """
+    warmup = settings.warmup_steps
+    if done < warmup:
+        return (done + 1) / warmup
+    if settings.schedule == "constant" or total <= warmup + 1:
+        return 1.0
+    way = min(1.0, (done - warmup) / (total - 1 - warmup))
+    fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
+    return 1.0 - (1.0 - settings.lr_end) * fall
 
 
 def add_lora(network: Any, model: ModelSettings, seed: int) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from transformers.utils import logging as hf_logging
 
+from ragen2.algorithms import PPO, Algorithm
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner
@@ -33,13 +34,28 @@ class Agent:
 
 
 def open_agent(
-    model: ModelSettings, learner: LearnerSettings, *, seed: int, needs_reference: bool
+    model: ModelSettings,
+    learner: LearnerSettings,
+    *,
+    seed: int,
+    algorithm: Algorithm | None = None,
+    steps: int = 0,
+    with_reference: bool = False,
 ) -> Agent:
-    """Load the model and put a learner and a policy over it."""
+    """Load the model and put a learner and a policy over it, with what ``algorithm`` needs beside.
+
+    ``steps`` of the run is what a falling learning rate falls over. ``with_reference`` remembers the
+    starting model even where the algorithm has no KL term.
+    """
     network, tokenizer = open_model(model.path, device=pick_device(model.device))
     trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
-    if needs_reference:
+    silent = algorithm.critic_warmup if isinstance(algorithm, PPO) else 0
+    trained.set_total_updates(max(0, steps - silent) * learner.epochs * learner.minibatches)
+    has_kl = algorithm is not None and algorithm.kl_coefficient > 0.0
+    if has_kl or with_reference:
         trained.keep_reference()
+    if isinstance(algorithm, PPO):
+        trained.start_critic(algorithm.critic_lr)
     policy = HFPolicy(trained.network, tokenizer, score_tokens=model.score_tokens)
     return Agent(trained, policy)
 

@@ -52,6 +52,17 @@ class LearnerSettings(Settings):
         1.0, gt=0.0, description="largest gradient norm; a longer one is scaled"
     )
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which lr rises from 0")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how lr goes on after the warm-up, over the whole run"
+    )
+    lr_end: float = Field(
+        0.0, ge=0.0, le=1.0, description="share of lr that a falling schedule ends at"
+    )
+    max_bad_updates: int = Field(
+        10,
+        ge=0,
+        description="updates in a row without a finite gradient that end the run; 0 never ends it",
+    )
     epochs: int = Field(1, ge=1, description="passes over a batch")
     minibatches: int = Field(1, ge=1, description="optimiser steps a pass over a batch makes")
     micro_tokens: int = Field(

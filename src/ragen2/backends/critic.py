@@ -1,0 +1,145 @@
+"""The critic: a copy of the model whose head says how much reward is still to come."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ragen2.algorithms.losses import token_weights, value_loss
+from ragen2.backends.bad_steps import BadSteps
+from ragen2.backends.batches import Batch, micro_batches
+from ragen2.backends.saving import disk_errors
+from ragen2.types import FloatArray, Sample
+
+if TYPE_CHECKING:
+    from ragen2.algorithms import PPO
+    from ragen2.backends.settings import LearnerSettings
+
+CRITIC_FILE = "critic.pt"
+
+
+class Critic:
+    """Own weights, own optimiser. Its head starts at 0, so that its first word is "nothing to come"."""
+
+    def __init__(self, network: Any, settings: LearnerSettings, lr: float) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(True)
+        self.decoder = self.network.get_decoder()
+        self.settings = settings
+        self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
+        width = int(self.network.config.get_text_config().hidden_size)
+        self.head = torch.nn.Linear(width, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.head.to(next(self.network.parameters()).device)
+        self.optimiser = torch.optim.AdamW(
+            [*self.network.parameters(), *self.head.parameters()], lr=lr, weight_decay=0.0
+        )
+
+    @torch.no_grad()
+    def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
+        """Value before each written token: read off the position that predicts it."""
+        found: list[FloatArray] = [s.old_logprobs_T[:0] for s in samples]
+        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
+            batch = Batch.of([samples[row] for row in rows], np.zeros(len(rows)), self.device)
+            values = self._values(batch).double().cpu().numpy()
+            start = 0
+            for row in rows:
+                end = start + int(samples[row].loss_mask_T.sum())
+                found[row] = values[start:end]
+                start = end
+        return found
+
+    def update(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+        """As many optimiser steps as the policy takes, on the same minibatches' worth of samples."""
+        totals = {"value_loss": 0.0, "critic_grad_norm": 0.0}
+        steps = skipped = 0
+        for _ in range(self.settings.epochs):
+            for part in _even_parts(len(samples), self.settings.minibatches):
+                loss, norm = self._step([samples[i] for i in part], settings)
+                is_usable = math.isfinite(loss) and math.isfinite(norm)
+                if is_usable:
+                    totals["value_loss"] += loss
+                    totals["critic_grad_norm"] += norm
+                steps, skipped = steps + is_usable, skipped + (not is_usable)
+                self._bad.count(is_bad=not is_usable)
+        metrics = {name: value / steps for name, value in totals.items()} if steps else {}
+        return {**metrics, "critic_skipped_steps": float(skipped), **_explained(samples)}
+
+    def save(self, folder: Path) -> None:
+        """Weights and optimiser in one file."""
+        state = {
+            "network": self.network.state_dict(),
+            "head": self.head.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "bad_in_a_row": self._bad.in_a_row,
+        }
+        with disk_errors(), (folder / CRITIC_FILE).open("wb") as file:
+            torch.save(state, file)
+
+    def load(self, folder: Path) -> None:
+        """Restore exactly what ``save`` wrote."""
+        state = torch.load(folder / CRITIC_FILE, map_location=self.device, weights_only=True)
+        self.network.load_state_dict(state["network"])
+        self.head.load_state_dict(state["head"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self._bad.in_a_row = int(state["bad_in_a_row"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.head.weight.device
+
+    def _step(self, samples: Sequence[Sample], settings: PPO) -> tuple[float, float]:
+        """Loss and gradient norm; the step is taken only when both are finite."""
+        self.optimiser.zero_grad(set_to_none=True)
+        weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")
+        total = 0.0
+        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
+            batch = Batch.of([samples[row] for row in rows], weights[rows], self.device)
+            if batch.values_N is None or batch.returns_N is None:
+                raise ValueError("the critic is trained on samples that carry values and returns")
+            losses = value_loss(
+                self._values(batch), batch.values_N, batch.returns_N, clip=settings.value_clip
+            )
+            loss = (batch.weights_N * losses).sum()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            total += float(loss.detach())
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
+        if math.isfinite(norm) and math.isfinite(total):
+            self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return total, norm
+
+    def _values(self, batch: Batch) -> torch.Tensor:
+        is_gpu = self.device.type == "cuda"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu):
+            out = self.decoder(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
+        rows = out.last_hidden_state[:, :-1][batch.loss_mask[:, 1:]].float()
+        values: torch.Tensor = self.head(rows).squeeze(-1)
+        return values
+
+
+def _even_parts(count: int, parts: int) -> list[list[int]]:
+    """Every ``parts``-th sample, so that each part holds members of all groups."""
+    parts = min(parts, count)
+    return [list(range(part, count, parts)) for part in range(parts)]
+
+
+def _explained(samples: Sequence[Sample]) -> dict[str, float]:
+    """Share of the returns' variance that the values (before this update) account for; 1 is perfect."""
+    values = [s.values_T[s.loss_mask_T] for s in samples if s.values_T is not None]
+    returns = [s.returns_T[s.loss_mask_T] for s in samples if s.returns_T is not None]
+    if not values or not returns:
+        return {}
+    target, said = np.concatenate(returns), np.concatenate(values)
+    spread = float(target.var())
+    if spread == 0.0:
+        return {}
+    return {"explained_variance": 1.0 - float((target - said).var()) / spread}
