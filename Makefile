@@ -1,12 +1,14 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
+# make parity  sets up verl and TRL in venvs of their own, then compares our losses with theirs
+# make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make check   lint, types, import rules and tests: the gate before a push
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test check lint docs clean
+.PHONY: train test check lint docs parity peers learn clean
 
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
@@ -23,6 +25,24 @@ lint: $(READY)
 
 check: lint test
 
+parity: $(READY) peers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers $(ARGS)
+
+learn: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m learning $(ARGS)
+
+# verl and TRL pin other versions than we do. pip backtracks for ever on verl, uv does not; uv looks for
+# local wheels where pip is told to.
+peers: .venv-verl/.ready .venv-trl/.ready
+
+FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
+.venv-%/.ready: tests/parity/%.txt $(READY)
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet uv
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python \
+	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/$*.txt
+	touch $@
+
 docs: $(READY)
 	$(BIN)/python -m ragen2.reference docs
 
@@ -34,4 +54,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-verl .venv-trl
