@@ -41,3 +41,23 @@ def test_bench_score_can_spare_most_of_the_naive_work():
 def test_bench_score_names_a_device_that_is_none():
     result = CliRunner().invoke(app, ["bench", "score", "--device", "tpu"])
     assert str(result.exception) == "--device must be auto, cpu or cuda, got tpu"
+
+
+def test_bench_update_compares_both_and_writes_the_figures(tmp_path):
+    out = tmp_path / "update.json"
+    asked = ["--prompts", "5", "--group-size", "2", "--repeats", "1", "--out", str(out)]
+    short = ["--set", "rollout.max_tokens=24"]
+    result = CliRunner().invoke(app, ["bench", "update", *asked, *short], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert re.search(
+        r"unfiltered\W+5\W.*filtered\W+2\W.*of the time.*choosing", result.output, re.DOTALL
+    )
+    found = json.loads(out.read_text())
+    assert found["kept_ratio"] == 0.4
+    assert found["tokens_ratio"] < 0.7
+    assert set(found["updates"]) == {"unfiltered", "filtered"}
+
+
+def test_bench_update_names_a_setting_that_is_none():
+    result = CliRunner().invoke(app, ["bench", "update", "--set", "rollout.promts=3"])
+    assert str(result.exception) == "unknown setting rollout.promts; did you mean 'prompts'?"

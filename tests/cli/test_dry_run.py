@@ -42,7 +42,9 @@ def test_it_shows_overrides_and_every_default(program: Program) -> None:
     assert (found["steps"], found["rollout"]["window"]) == (7, 5)
     assert found["env"]["kind"] == "FrozenLake"
     assert found["algorithm"]["clip_low"] == 0.2
-    assert [table["kind"] for table in found["diagnostics"]] == ["surface", "reward", "collapse"]
+    kinds = [table["kind"] for table in found["diagnostics"]]
+    assert kinds == ["surface", "actions", "reward", "triage", "collapse", "collapse", "flow"]
+    assert found["stops"]["empty_steps"] == 5
 
 
 def test_a_run_keeps_the_file_that_reproduces_it(

@@ -176,6 +176,40 @@ def dependence_figure(rows: Sequence[DependenceRow], metric: str = "mi_estimate"
     return chart_figure(chart)
 
 
+def scatter_figure(
+    title: str,
+    points: Sequence[tuple[float, float]],
+    limits: Sequence[tuple[float, float]],
+    *,
+    across: str,
+    up: str,
+    names: tuple[str, str, str],
+) -> Figure:
+    """Dots, each under a limit of its own (a ring at the same place), and the steepest limit as a line.
+
+    ``names`` are those of dots, rings and line. Both axes start at 0.
+    """
+    if not points:
+        return Figure(title)
+    x = _scale([0.0, *(place for place, _ in points)], LEFT, WIDTH - RIGHT)
+    y = _scale([0.0, *(height for _, height in (*points, *limits))], HEIGHT - BOTTOM, TOP)
+    body = _axes(x, y, up, across=across, whole=False)
+    steepest = max((height / place for place, height in limits if place > 0.0), default=0.0)
+    if steepest > 0.0:
+        end = min(x.high, y.high / steepest)
+        line = f"{x(0.0):.1f},{y(0.0):.1f} {x(end):.1f},{y(steepest * end):.1f}"
+        body += f'<polyline class="level" points="{line}"/>'
+    body += "".join(
+        f'<circle class="start" cx="{x(place):.1f}" cy="{y(height):.1f}" r="3"/>'
+        for place, height in limits
+    )
+    body += "".join(
+        f'<circle class="dot s0" cx="{x(place):.1f}" cy="{y(height):.1f}" r="3"/>'
+        for place, height in points
+    )
+    return Figure(title, body, tuple(zip(("s0", "ring", "dash"), names, strict=True)))
+
+
 def _pairs(entropy: Series, information: Series) -> list[tuple[float, float]]:
     """Points of the steps at which both were measured."""
     up = dict(zip(information.steps, information.values, strict=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ragen2.errors import RunError
 from ragen2.reports.figures import Chart, draw, draw_plane
+from ragen2.reports.gradients import online_section
 from ragen2.reports.load import Run, load_run_directory
 from ragen2.reports.scopes import scope_charts
 from ragen2.reports.verdict import Verdict, judge
@@ -124,7 +125,7 @@ def _section(run: Run) -> str:
     figures = "".join(charts(run))
     return (
         f"<section><header><h1>{escape(run.path.name)}</h1>{_verdict(verdict)}</header>"
-        f'<div class="charts">{figures}</div>{_scopes(run)}{_settings(run)}</section>'
+        f'<div class="charts">{figures}</div>{_scopes(run)}{online_section(run)}{_settings(run)}</section>'
     )
 
 

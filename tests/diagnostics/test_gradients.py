@@ -1,0 +1,125 @@
+"""Gradient statistics on vectors whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen2.diagnostics.gradients import (
+    BucketGradient,
+    GradientReport,
+    PolicyGradient,
+    cosines,
+    edge_buckets,
+    norm,
+    rank_buckets,
+    rank_correlation,
+)
+
+
+def test_rank_buckets_go_from_low_to_high_and_differ_by_one_at_most():
+    assert rank_buckets(np.array([5.0, 0.0, 3.0, 1.0, 4.0]), 2) == [[1, 3, 2], [4, 0]]
+    assert rank_buckets(np.array([1.0, 0.0]), 6) == [[1], [0]]
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=40), st.integers(1, 8))
+def test_rank_buckets_hold_every_prompt_once(values, count):
+    buckets = rank_buckets(np.array(values), count)
+    assert sorted(p for bucket in buckets for p in bucket) == list(range(len(values)))
+    assert all(buckets)
+
+
+def test_edge_buckets_start_at_their_edge():
+    assert edge_buckets(np.array([0.0, 0.5, 1.0, 99.0]), [0.0, 0.5, 1.0]) == [[0], [1], [2, 3]]
+    assert edge_buckets(np.array([0.1]), [0.0, 5.0]) == [[0], []]
+
+
+def test_norm_and_cosines_by_hand():
+    vectors = {
+        "task": np.array([3.0, 4.0], dtype=np.float32),
+        "kl": np.array([0.0, 2.0], dtype=np.float32),
+        "entropy": np.zeros(2, dtype=np.float32),
+    }
+    assert norm(vectors["task"]) == 5.0
+    assert cosines(vectors) == {"task_kl": pytest.approx(0.8)}
+
+
+def test_a_norm_is_summed_in_double_precision():
+    assert norm(np.full(10_000_000, 1e-4, dtype=np.float32)) == pytest.approx(0.31622776, rel=1e-6)
+
+
+def test_policy_gradient_by_hand():
+    found = PolicyGradient()
+    found.add(np.array([1.0, 0.0]), 2.0)
+    found.add(np.array([0.0, 3.0]), -1.0)
+    assert found.mean_norm == pytest.approx(np.hypot(2.0, -3.0) / 2)
+    assert found.score_rms == pytest.approx(np.sqrt((1 + 9) / 2))
+    noise = np.cov(np.array([[2.0, 0.0], [0.0, -3.0]]).T).trace() / 2
+    assert found.snr == pytest.approx(found.mean_norm**2 / noise)
+
+
+def test_joining_is_adding_all_rollouts():
+    rng = np.random.default_rng(0)
+    vectors, advantages = rng.normal(size=(6, 4)), rng.normal(size=6)
+    whole, first, second = PolicyGradient(), PolicyGradient(), PolicyGradient()
+    for i, (vector, advantage) in enumerate(zip(vectors, advantages, strict=True)):
+        whole.add(vector, advantage)
+        (first if i < 2 else second).add(vector, advantage)
+    first.join(second)
+    assert first.mean_norm == pytest.approx(whole.mean_norm)
+    assert first.snr == pytest.approx(whole.snr)
+    assert first.score_rms == pytest.approx(whole.score_rms)
+
+
+@given(st.integers(0, 1000))
+def test_cauchy_schwarz_bounds_the_prompts_gradient(seed):
+    rng = np.random.default_rng(seed)
+    rewards = rng.normal(size=5)
+    found = PolicyGradient()
+    for reward in rewards:
+        found.add(rng.normal(size=7), reward - rewards.mean())
+    assert found.mean_norm <= rewards.std() * found.score_rms + 1e-12
+
+
+def test_one_rollout_has_no_snr():
+    found = PolicyGradient()
+    found.add(np.array([1.0]), 1.0)
+    assert found.snr is None
+    assert PolicyGradient().mean_norm == 0.0
+
+
+def test_rank_correlation_by_hand():
+    assert rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 90.0]) == pytest.approx(1.0)
+    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
+    # Ties share their mean rank: 1.5, 1.5, 3, 4 against 1, 2, 3, 4.
+    tied = np.corrcoef([1.5, 1.5, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])[0, 1]
+    assert rank_correlation([0.0, 0.0, 5.0, 6.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(tied)
+
+
+def test_no_rank_correlation_of_two_points_or_of_a_constant():
+    assert rank_correlation([1.0, 2.0], [1.0, 2.0]) is None
+    assert rank_correlation([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]) is None
+
+
+def test_trends_leave_the_whole_batch_out():
+    def bucket(name: str, variance: float, task: float, kl: float) -> BucketGradient:
+        norms = {"task": task, "kl": kl}
+        return BucketGradient(name, 1, 2, variance, variance, variance, norms, {}, None)
+
+    report = GradientReport(
+        (
+            bucket("bucket_1", 0.0, 0.0, 2.0),
+            bucket("bucket_2", 0.1, 1.0, 1.0),
+            bucket("bucket_3", 0.3, 4.0, 1.5),
+            bucket("all", 0.1, 99.0, 99.0),
+        ),
+        (),
+    )
+    task, kl = report.trends()
+    assert (task.part, task.lowest, task.highest, task.spread) == ("task", 0.0, 4.0, None)
+    assert task.rank_correlation == pytest.approx(1.0)
+    assert (kl.part, kl.spread) == ("kl", 2.0)
+    assert kl.rank_correlation == pytest.approx(-0.5)
+    assert report.prompt_correlation() is None
