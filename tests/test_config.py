@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from ragen2.algorithms import GRPO
 from ragen2.config import (
+    Probe,
     RunConfig,
+    Stops,
     apply_override,
     dump_config,
     load_config,
@@ -462,3 +464,36 @@ def test_an_unknown_scope_is_named():
     assert mistakes_of({"diagnostics": [{"kind": "collapse", "scopes": []}]}) == [
         "diagnostics[0].scopes: must name at least one scope, got none; or leave the diagnostic out"
     ]
+
+
+# --- run files of earlier versions -----------------------------------------------------------------
+
+OLDER = Path(__file__).with_name("older_run.toml")
+"""What the version before credit per token, early stops and the probe wrote for its default run."""
+
+
+def test_a_run_file_without_the_newer_tables_still_loads_and_means_the_same():
+    written = tomllib.loads(OLDER.read_text())
+    assert {"stops", "probe"}.isdisjoint(written)
+    config = load_run(OLDER)
+    assert (config.stops, config.probe) == (Stops(), Probe())
+    assert config.algorithm == GRPO(kl_coefficient=0.01)
+    again = tomllib.loads(dump_config(config))
+    for table, settings in written.items():
+        if isinstance(settings, dict):
+            assert settings.items() <= again[table].items(), table
+        elif table != "diagnostics":
+            assert again[table] == settings
+
+
+def test_a_run_file_of_an_earlier_version_survives_being_written_anew(tmp_path):
+    config = load_run(OLDER)
+    assert load_run(write(tmp_path, dump_config(config))) == config
+
+
+@pytest.mark.parametrize("value", [0.5, 1.0])
+def test_a_dual_clip_that_would_cut_every_bad_token_is_refused(value):
+    assert mistakes_of({"algorithm": {"kind": "ppo", "dual_clip": value}}) == [
+        f"algorithm.dual_clip: must be 0 (off) or above 1, got {value:g}; 3 is usual"
+    ]
+    parse_config(RunConfig, {"algorithm": {"dual_clip": 3.0}})

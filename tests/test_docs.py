@@ -152,6 +152,11 @@ class Shell:
             "train": ["--dry-run"],
             "eval": ["--tasks", "8", *few],
             "preflight": few,
+            "probe": [
+                "--set=rollout.prompts=2",
+                "--set=rollout.group_size=2",
+                "--set=env.max_turns=1",
+            ],
             "audit": [],
             "warmstart": ["--set", "steps=1", "--set", "batch=4"],
             "envs": [],
@@ -159,7 +164,7 @@ class Shell:
         }
         assert verb in cheaper, f"no cheap form of ragen2 {verb}; teach Shell one"
         arguments = [verb, *rest, *cheaper[verb]]
-        if verb in {"audit", "bench", "eval", "preflight", "warmstart"}:
+        if verb in {"audit", "bench", "eval", "preflight", "probe", "warmstart"}:
             self._in_this_process(arguments)
             return
         stdin = "hint\nquit\n" if rest[:1] == ["play"] else ""
@@ -194,6 +199,29 @@ def short_run(tmp_path_factory) -> Path:
     overrides = [f"--set={name}={value}" for name, value in settings.items()]
     run(["-m", "ragen2", "train", *overrides, "--out", SHORT_RUN], folder)
     return folder / SHORT_RUN
+
+
+@pytest.fixture(scope="session")
+def ppo_run(tmp_path_factory) -> Path:
+    """The shortest run with what the default leaves out: a critic, and the gradient probe."""
+    folder = tmp_path_factory.mktemp("ppo")
+    settings = {
+        "steps": 2,
+        "diagnostics": [],
+        "env.max_turns": 1,
+        "rollout.prompts": 4,
+        "rollout.group_size": 4,
+        "filter.kind": "keep_all",
+        "algorithm.kind": "ppo",
+        "algorithm.kl_coefficient": 0.01,
+        "probe.every": 2,
+        "probe.buckets": 2,
+        "evaluation.tasks": 1,
+        "evaluation.probe_prompts": 0,
+    }
+    overrides = [f"--set={name}={value}" for name, value in settings.items()]
+    run(["-m", "ragen2", "train", *overrides, "--out", "run"], folder)
+    return folder / "run"
 
 
 @pytest.fixture
@@ -304,21 +332,23 @@ def documented_metrics() -> set[str]:
 
 
 def emitted_metrics(run: Path) -> set[str]:
-    """Names in a run's records; the scopes of a family share one row, ``collapse/SCOPE/...``."""
+    """Names in a run's records; scopes share one row, ``collapse/SCOPE/...``, and so do buckets."""
     scope = re.compile(r"^collapse/(?:first_turn|turn_\d+|trajectory|probe)/")
+    bucket = re.compile(r"^probe/(?:bucket_\d+|all)/")
     names = {name for record in RunDirectory.open(run).records() for name in record.metrics}
-    return {scope.sub("collapse/SCOPE/", name) for name in names}
+    return {bucket.sub("probe/BUCKET/", scope.sub("collapse/SCOPE/", name)) for name in names}
 
 
-def test_every_metric_of_a_run_is_documented_and_the_other_way_round(short_run):
-    emitted = emitted_metrics(short_run)
+def test_every_metric_of_a_run_is_documented_and_the_other_way_round(short_run, ppo_run):
+    emitted = emitted_metrics(short_run) | emitted_metrics(ppo_run)
     assert emitted - documented_metrics() == set(), "emitted, but not in docs/metrics.md"
     assert documented_metrics() - emitted == set(), "in docs/metrics.md, but not emitted"
 
 
-def test_every_phase_of_a_step_is_documented(short_run):
+def test_every_phase_of_a_step_is_documented(short_run, ppo_run):
     page = (DOCS / "metrics.md").read_text().partition("## Seconds")[2]
-    phases = {name for r in RunDirectory.open(short_run).records() for name in r.seconds}
+    records = [r for run in (short_run, ppo_run) for r in RunDirectory.open(run).records()]
+    phases = {name for record in records for name in record.seconds}
     assert phases == set(re.findall(r"`(\w+)`", page)) - {"seconds"}
 
 

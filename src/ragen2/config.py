@@ -7,10 +7,12 @@ file, one level deep.
 from __future__ import annotations
 
 import copy
+import math
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -26,7 +28,14 @@ from pydantic import (
 
 from ragen2.algorithms import GRPO, Algorithm
 from ragen2.backends.settings import LearnerSettings, ModelSettings
-from ragen2.component import Component, Settings, explain, load_installed_plugins, load_plugin
+from ragen2.component import (
+    Component,
+    Settings,
+    explain,
+    load_installed_plugins,
+    load_plugin,
+    suggest,
+)
 from ragen2.diagnostics import Actions, Collapse, Diagnostic, Flow, Reward, Surface, Triage
 from ragen2.diagnostics.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
@@ -113,6 +122,50 @@ def default_diagnostics() -> tuple[Diagnostic, ...]:
     return (Surface(), Actions(), Reward(), Triage(), Collapse(), wide, Flow())
 
 
+class Stops(Settings):
+    """When a run ends before its last step. 0 switches a rule off."""
+
+    variance_steps: int = Field(
+        10, ge=0, description="steps in a row with hardly any reward variance that end the run"
+    )
+    variance_share: float = Field(
+        0.1, gt=0.0, lt=1.0, description="share of the first steps' reward std that is hardly any"
+    )
+    variance_baseline: int = Field(
+        10, ge=1, description="first steps whose mean reward std is the baseline"
+    )
+    empty_steps: int = Field(
+        5, ge=0, description="steps in a row from which the filter keeps nothing that end the run"
+    )
+    success_evaluations: int = Field(
+        5, ge=0, description="evaluations in a row with hardly any success that end the run"
+    )
+    success_least: float = Field(
+        0.01, ge=0.0, le=1.0, description="held-out success below which there is hardly any"
+    )
+
+
+class Probe(Settings):
+    """When and how gradients are taken apart during training."""
+
+    every: int = Field(
+        0, ge=0, description="probed at steps that are multiples of this; 0 is never"
+    )
+    buckets: int = Field(6, ge=1, description="equal buckets of prompts by reward variance")
+    edges: tuple[float, ...] = Field(
+        (), description="lower edges of variance buckets from 0 up, in place of equal ones"
+    )
+
+    @field_validator("edges")
+    @classmethod
+    def _rise_from_zero(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        rises = all(low < high < math.inf for low, high in pairwise(value))
+        if value and (value[0] != 0.0 or not rises):
+            shown = ", ".join(f"{edge:g}" for edge in value)
+            raise ValueError(f"must start at 0 and rise, got {shown}; for example 0, 0.05, 0.2")
+        return value
+
+
 class RunConfig(Settings):
     """Everything that decides a run's result."""
 
@@ -133,6 +186,8 @@ class RunConfig(Settings):
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="held-out success")
     warning: Watch = Field(default_factory=Watch, description="the alarm at early collapse")
+    stops: Stops = Field(default_factory=Stops, description="when a run ends by itself")
+    probe: Probe = Field(default_factory=Probe, description="gradients by reward variance")
     checkpoints: Checkpoints = Field(
         default_factory=Checkpoints, description="what is kept on disk"
     )
@@ -146,14 +201,35 @@ FAMILIES: Mapping[str, type[Component]] = {
 }
 
 
+RECIPES = Path(str(resources.files("ragen2") / "recipes"))
+
+
 def default_run_file() -> Path:
     """The embedded default: tiny model, FrozenLake, GRPO, SNR filter, diagnostics on."""
-    return Path(str(resources.files("ragen2") / "recipes" / "frozen_lake_tiny.toml"))
+    return RECIPES / "frozen_lake_tiny.toml"
+
+
+def recipe_names() -> list[str]:
+    """The embedded run files, by the names that stand for them."""
+    return sorted(file.stem for file in RECIPES.glob("frozen_lake_*.toml"))
+
+
+def find_run_file(file: Path) -> Path:
+    """``file`` itself, or the embedded recipe when it is a bare name that no file here has."""
+    is_bare_name = len(file.parts) == 1 and not file.suffix
+    if file.exists() or not is_bare_name:
+        return file
+    if file.name not in recipe_names():
+        raise ConfigError(
+            f"{file.name} is neither a run file nor an embedded recipe; "
+            f"{suggest(file.name, recipe_names())}"
+        )
+    return RECIPES / f"{file.name}.toml"
 
 
 def load_run(file: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a run file (or the embedded default), apply ``path=value`` overrides, and check it all."""
-    return load_config(RunConfig, file or default_run_file(), overrides)
+    """Read a run file, an embedded recipe by its name, or the default; apply ``path=value`` overrides."""
+    return load_config(RunConfig, find_run_file(file) if file else default_run_file(), overrides)
 
 
 def load_config(model: type[Config], file: Path, overrides: Sequence[str] = ()) -> Config:

@@ -25,7 +25,7 @@ def test_three_steps_of_training_run(kind, tmp_path):
     if load_run(None, overrides).env.max_turns > 10:
         overrides.append("env.max_turns=4")
     config = load_run(None, overrides)
-    agent = open_agent(config.model, config.learner, seed=config.seed, needs_reference=False)
+    agent = open_agent(config.model, config.learner, seed=config.seed)
     run = RunDirectory.create(tmp_path / "run", dump_config(config))
     final = train(config, agent.policy, agent.learner, run)
     records = run.records()

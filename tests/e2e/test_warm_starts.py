@@ -51,7 +51,7 @@ def warm_started(groundedness: float) -> Verdict:
         env=FrozenLake(max_turns=1),
         learner=LearnerSettings(lr=1.5e-3, warmup_steps=5),
     )
-    agent = open_agent(config.model, config.learner, seed=config.seed, needs_reference=False)
+    agent = open_agent(config.model, config.learner, seed=config.seed)
     warmstart(config, agent.learner)
     return assess(load_run(None, ["evaluation.tasks=16", "env.max_turns=1"]), agent.policy)
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from ragen2.algorithms import DrGRPO
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import Collapse, Ema, Reward, Surface
@@ -20,14 +21,15 @@ from ragen2.envs import Env, FrozenLake, Step
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.frozen_lake import LakeEpisode
 from ragen2.errors import EnvError
-from ragen2.filtering import KeepAll, TopP
+from ragen2.filtering import KeepAll, Nonzero, Soft, TopP, TrajectoryControl
 from ragen2.rollout import Rollout
 from ragen2.runs.checkpoints import checkpoint_folder, list_checkpoints
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.seeding import stream
-from ragen2.trainer.loop import SEEDS_PER_RUN, next_emas, train, training_tasks
-from ragen2.trainer.state import TrainerState, read_state
+from ragen2.trainer.batch import SEEDS_PER_RUN, training_tasks
+from ragen2.trainer.loop import next_emas, train
+from ragen2.trainer.state import Diet, TrainerState, read_state
 from ragen2.types import Update
 
 GOLDEN = Path(__file__).with_name("golden_steps.jsonl")
@@ -175,9 +177,20 @@ def test_a_step_records_every_metric_by_its_name(new_run):
     trained(config(), run)
     found = set(run.records()[1].metrics)
     by_loop = {name for name in found if name.startswith(("filter/", "update/"))}
-    assert by_loop == {
+    by_difficulty = {name for name in by_loop if name.startswith("filter/kept_ratio_")}
+    assert by_difficulty <= {
+        f"filter/kept_ratio_{name}_solved" for name in ("never", "sometimes", "always")
+    }
+    assert by_difficulty
+    assert by_loop - by_difficulty == {
         "filter/kept",
         "filter/kept_ratio",
+        "filter/kept_signal",
+        "filter/difficulty",
+        "filter/difficulty_gap",
+        "filter/variance_beside_success",
+        "filter/rounds",
+        "filter/coverage",
         "update/loss",
         "update/weight",
         "update/steps",
@@ -385,6 +398,255 @@ def test_a_number_that_is_not_finite_is_absent_with_its_reason_and_the_record_ca
         "update/loss": "not finite: nan",
         "update/grad_norm": "not finite: inf",
     }
+
+
+def test_soft_weights_reach_the_samples(new_run):
+    configuration = config(filter=Soft(), algorithm=DrGRPO(), steps=1)
+    run, learner = new_run(configuration), Keeping()
+    trained(configuration, run, learner)
+    record = run.records()[1]
+    scores = np.array(record.scores)
+    expected = []
+    for score, group in zip(scores, played_groups(run, 1), strict=True):
+        centred = group - group.mean()
+        expected += [score / scores.max() * a for a in centred] if score > 0 else []
+    assert learner.advantages == pytest.approx(expected)
+
+
+def test_members_that_the_control_leaves_out_are_not_trained_on(new_run):
+    configuration = config(filter=TrajectoryControl(share=0.5), algorithm=DrGRPO(), steps=1)
+    run, learner = new_run(configuration), Keeping()
+    trained(configuration, run, learner)
+    assert run.records()[1].kept == [True] * 4
+    expected = []
+    for group in played_groups(run, 1):
+        (mask,) = TrajectoryControl(share=0.5).members([group])
+        expected += (group - group.mean())[mask].tolist()
+    assert len(learner.advantages) == 8
+    assert learner.advantages == pytest.approx(expected)
+
+
+class Keeping(Walker):
+    """Keeps the advantage of each sample of the last update."""
+
+    def update(self, samples, objective, *, scale):
+        self.advantages = [float(s.advantages_T[s.loss_mask_T][0]) for s in samples]
+        return super().update(samples, objective, scale=scale)
+
+
+def played_groups(run: RunDirectory, step: int) -> list[np.ndarray]:
+    """Returns of the members of each group of a step, as saved."""
+    lines = (run.path / "rollouts" / f"step_{step:06d}.jsonl").read_text().splitlines()
+    found: dict[int, list[float]] = {}
+    for line in map(json.loads, lines):
+        found.setdefault(line["seed"], []).append(line["reward"])
+    return [np.array(rewards) for rewards in found.values()]
+
+
+# --- resampling ------------------------------------------------------------------------------------
+
+FEW = Rollout(prompts=4, group_size=2, max_tokens=64, resample_rounds=30)
+
+
+def test_rounds_are_played_until_enough_groups_are_live(new_run):
+    configuration = config(filter=Nonzero(), rollout=FEW)
+    run = new_run(configuration)
+    trained(configuration, run, Walker(lr=0.0))
+    records = run.records()[1:]
+    assert max(record.metrics["filter/rounds"] for record in records) > 1.0
+    for record in records:
+        assert record.metrics["filter/kept"] == 4.0
+        assert len(record.kept) == len(record.seeds) == 4 * record.metrics["filter/rounds"]
+        assert record.metrics["update/steps"] == 1.0
+        assert record.metrics["rollout/turns"] > 0.0
+    seeds = [seed for record in records for seed in record.seeds]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_everything_that_was_played_is_saved_and_diagnosed(new_run):
+    configuration = config(filter=Nonzero(), rollout=FEW, steps=1)
+    run = new_run(configuration)
+    trained(configuration, run)
+    record = run.records()[1]
+    groups = played_groups(run, 1)
+    assert len(groups) == len(record.seeds)
+    dead = np.mean([np.ptp(group) == 0.0 for group in groups])
+    assert record.metrics["reward/dead_ratio"] == pytest.approx(float(dead))
+
+
+def test_when_every_prompt_is_dead_resampling_ends_and_says_so(new_run):
+    configuration = config(
+        filter=Nonzero(),
+        rollout=Rollout(prompts=4, group_size=4, max_tokens=64, resample_rounds=2),
+        stops={"empty_steps": 3},
+        steps=10,
+    )
+    run, walker = new_run(configuration), Walker()
+    walker.policy = ScriptedPolicy(silent)
+    _, state = trained(configuration, run, walker)
+    assert state.step == 3
+    dead = "no update: every prompt is dead: none of 12 played in 3 rounds passed the filter"
+    assert [record.note.startswith(dead) for record in run.records()[1:]] == [True] * 3
+    assert run.records()[-1].note.endswith(
+        "the run ends here: the filter kept no prompt for 3 steps in a row"
+    )
+    assert [folder.name for folder in list_checkpoints(run.path)][-1] == "step_000003"
+
+
+# --- early stops -----------------------------------------------------------------------------------
+
+
+class Fading(Walker):
+    """Plays as ever for some steps, and the same for everyone from then on."""
+
+    def update(self, samples, objective, *, scale):
+        found = super().update(samples, objective, scale=scale)
+        if len(self.scales) == 2:
+            self.policy._reply = silent
+        return found
+
+
+@pytest.mark.parametrize("diagnostics", [(Surface(), Reward()), (Surface(),)])
+def test_a_run_whose_reward_variance_collapsed_ends_with_a_checkpoint(new_run, diagnostics):
+    configuration = config(
+        steps=20,
+        filter=KeepAll(),
+        diagnostics=diagnostics,
+        stops={"variance_steps": 3, "variance_baseline": 2},
+        checkpoints={"every": 100, "keep": 2},
+    )
+    run = new_run(configuration)
+    _, state = trained(configuration, run, Fading())
+    assert state.step == 5
+    assert state.stopped.startswith("reward variance collapsed: 3 steps in a row")
+    assert run.records()[-1].note == f"the run ends here: {state.stopped}"
+    assert [folder.name for folder in list_checkpoints(run.path)] == ["step_000005"]
+    assert read_state(checkpoint_folder(run.path, 5)) == state
+
+
+def test_a_run_that_hardly_ever_succeeds_ends_with_a_checkpoint(new_run):
+    configuration = config(
+        steps=20,
+        filter=KeepAll(),
+        evaluation={"every": 2, "tasks": 4, "probe_prompts": 0},
+        stops={"success_evaluations": 2, "variance_steps": 0},
+        checkpoints={"every": 100, "keep": 2},
+    )
+    run, walker = new_run(configuration), Walker()
+    walker.policy = ScriptedPolicy(silent)
+    _, state = trained(configuration, run, walker)
+    assert state.step == 4
+    assert run.records()[-1].note.endswith("held-out success below 0.01 at 2 evaluations in a row")
+    assert [folder.name for folder in list_checkpoints(run.path)] == ["step_000004"]
+
+
+def test_stops_that_are_off_let_a_run_go_on(new_run):
+    configuration = config(
+        steps=8, stops={"variance_steps": 0, "empty_steps": 0, "success_evaluations": 0}
+    )
+    run, walker = new_run(configuration), Walker()
+    walker.policy = ScriptedPolicy(silent)
+    assert trained(configuration, run, walker)[1].step == 8
+
+
+def test_a_run_that_ended_by_itself_can_be_gone_on_with(new_run):
+    configuration = config(steps=8, stops={"empty_steps": 2})
+    run, walker = new_run(configuration), Walker()
+    walker.policy = ScriptedPolicy(silent)
+    _, state = trained(configuration, run, walker)
+    assert state.step == 2
+    _, state = trained(
+        configuration, run, Walker(), state=read_state(list_checkpoints(run.path)[-1])
+    )
+    assert (state.step, state.stopped) == (8, "")
+
+
+def test_a_resumed_run_stops_where_the_whole_one_does(new_run):
+    configuration = config(
+        steps=20,
+        filter=KeepAll(),
+        stops={"variance_steps": 4, "variance_baseline": 2},
+        checkpoints={"every": 4, "keep": 5},
+    )
+    whole, broken = new_run(configuration, "whole"), new_run(configuration, "broken")
+    _, state = trained(configuration, whole, Fading())
+    assert state.step == 6
+    listener = Listener()
+    trained(
+        configuration,
+        broken,
+        Fading(),
+        sinks=[listener],
+        stop_asked=lambda: listener.records[-1].step == 3,
+    )
+    folder = checkpoint_folder(broken.path, 4)
+    again = Fading()
+    again.load(folder)
+    again.policy._reply = silent
+    trained(configuration, broken, again, state=read_state(folder))
+    assert comparable(broken.records()) == comparable(whole.records())
+
+
+# --- coverage and the probe ------------------------------------------------------------------------
+
+
+def test_coverage_is_the_share_of_tasks_of_the_last_steps_that_were_updated_on(new_run):
+    configuration = config(steps=6, filter=TopP(mass=0.5))
+    run = new_run(configuration)
+    _, state = trained(configuration, run)
+    offered, used = set(), set()
+    for record, diet in zip(run.records()[1:], state.recent, strict=True):
+        assert diet.kept == tuple(record.kept)
+        offered.update(diet.tasks)
+        used.update(task for task, kept in zip(diet.tasks, diet.kept, strict=True) if kept)
+        assert record.metrics["filter/coverage"] == pytest.approx(len(used) / len(offered))
+
+
+def test_coverage_forgets_steps_that_are_long_past(new_run):
+    configuration = config(steps=1)
+    old = Diet(tasks=tuple(range(100)), kept=(False,) * 100)
+    run = new_run(configuration)
+    before = TrainerState(step=0, recent=(old, *[Diet(tasks=(), kept=())] * 19))
+    trained(configuration, run, state=before)
+    record = run.records()[-1]
+    assert record.metrics["filter/coverage"] == record.metrics["filter/kept_ratio"]
+
+
+def test_equal_prompts_are_one_task_whatever_their_seeds(new_run):
+    """A lake of 2 x 2 without holes has few boards: seeds differ, prompts come again."""
+    configuration = config(env=FrozenLake(slip=0.0, size=2, hole_ratio=0.0), steps=4)
+    run = new_run(configuration)
+    _, state = trained(configuration, run)
+    tasks = [task for diet in state.recent for task in diet.tasks]
+    seeds = [seed for record in run.records() for seed in record.seeds]
+    assert len(set(seeds)) == len(seeds) == len(tasks)
+    assert len(set(tasks)) <= 12
+
+
+class Graded(Walker):
+    """A gradient of two numbers: summed advantage, and tokens."""
+
+    def gradient(self, samples, objective):
+        advantages = sum(float(s.advantages_T.sum()) for s in samples)
+        return np.array([advantages, sum(int(s.loss_mask_T.sum()) for s in samples)], np.float32)
+
+
+def test_the_probe_runs_when_due_and_changes_nothing_else(new_run):
+    probed = config(probe={"every": 3, "buckets": 2})
+    run, plain = new_run(probed, "probed"), new_run(config(), "plain")
+    walker, _ = trained(probed, run, Graded())
+    other, _ = trained(config(), plain)
+    assert walker.weight == other.weight
+    steps = [r.step for r in run.records() if any(n.startswith("probe/") for n in r.metrics)]
+    assert steps == [3]
+    assert "probe" in run.records()[3].seconds
+    found = run.records()[3].metrics
+    assert {"probe/bucket_1/task_norm", "probe/bucket_2/task_norm", "probe/all/task_norm"} <= set(
+        found
+    )
+    for with_probe, without in zip(run.records(), plain.records(), strict=True):
+        kept = {n: v for n, v in with_probe.metrics.items() if not n.startswith("probe/")}
+        assert kept == without.metrics
 
 
 # --- diagnostics -----------------------------------------------------------------------------------

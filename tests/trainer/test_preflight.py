@@ -14,7 +14,7 @@ from ragen2.config import RunConfig
 from ragen2.envs import Countdown
 from ragen2.filtering import Filter, KeepAll, TopP
 from ragen2.rollout import Rollout
-from ragen2.trainer.loop import training_tasks
+from ragen2.trainer.batch import training_tasks
 from ragen2.trainer.preflight import PHASES, forecast_filters, preflight, ratio_interval
 
 WALKER = ScriptedPolicy(walk, lambda prompt, text: -1.0 if text[-3:] in prompt else -2.0)

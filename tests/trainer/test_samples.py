@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.algorithms import GRPO
+from ragen2.algorithms import Credit
 from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
 from ragen2.trainer.expert import Dialogue, Script, script_episode
-from ragen2.trainer.samples import make_samples, stretches
+from ragen2.trainer.samples import draft_samples, flatten, outcome, stretches, with_credit
 from ragen2.trainer.warmstart import dialogue_sample
 from ragen2.types import Completion, Group, Message, Prompt, Sample, StopReason, Trajectory
 
@@ -63,8 +63,12 @@ def written_ids(trajectory: Trajectory) -> list[int]:
     return [int(i) for turn in trajectory.turns for i in turn.completion.ids_T]
 
 
+def make_samples(groups: list[Group], temperature: float = 1.0) -> list[Sample]:
+    return list(flatten(draft_samples(groups, temperature)))
+
+
 def samples_of(trajectory: Trajectory) -> list[Sample]:
-    return make_samples([Group(trajectory.prompt, (trajectory,))], GRPO(), 1.0)
+    return make_samples([Group(trajectory.prompt, (trajectory,))])
 
 
 # --- played episodes -------------------------------------------------------------------------------
@@ -99,20 +103,20 @@ def test_what_comes_before_a_loss_token_is_what_the_model_saw(history, seed):
 
 @pytest.mark.parametrize("history", HISTORIES)
 def test_outside_the_loss_mask_log_probs_and_advantages_are_zero(history):
-    for sample in make_samples([played(history)], GRPO(), 1.0):
+    for sample in make_samples([played(history)]):
         assert not sample.old_logprobs_T[~sample.loss_mask_T].any()
         assert not sample.advantages_T[~sample.loss_mask_T].any()
 
 
 def test_full_history_is_one_sample_a_trajectory():
     group = played({"history": "full"})
-    assert len(make_samples([group], GRPO(), 1.0)) == len(group.trajectories)
+    assert len(make_samples([group])) == len(group.trajectories)
 
 
 def test_current_history_is_one_sample_a_turn():
     group = played({"history": "current"})
     turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
-    assert len(make_samples([group], GRPO(), 1.0)) == turns
+    assert len(make_samples([group])) == turns
 
 
 def test_a_window_is_one_sample_for_each_stretch_it_does_not_cut():
@@ -122,32 +126,41 @@ def test_a_window_is_one_sample_for_each_stretch_it_does_not_cut():
     assert [len(stretch) for stretch in stretches(trajectory)] == [3, 1, 1]
 
 
-def test_advantages_are_those_of_the_trajectory():
-    groups = [played({"history": "current"}, seed) for seed in range(4)]
-    algorithm = GRPO()
-    samples = iter(make_samples(groups, algorithm, 1.0))
-    for group in groups:
-        for trajectory, advantage in zip(
-            group.trajectories, algorithm.advantages(group), strict=True
-        ):
-            for _ in trajectory.turns:
-                sample = next(samples)
-                assert set(sample.advantages_T[sample.loss_mask_T]) == {advantage}
-    assert next(samples, None) is None
+def test_credit_lands_on_the_tokens_it_is_for():
+    for group in (played({"history": "current"}, seed) for seed in range(4)):
+        for trajectory in group.trajectories:
+            earned = outcome(trajectory, 48)
+            tokens = int(earned.lengths_K.sum())
+            credit = Credit(np.arange(tokens) + 1.0, -(np.arange(tokens) + 1.0))
+            drafts = draft_samples([Group(group.prompt, (trajectory,))], 1.0)[0][0]
+            samples = with_credit(drafts, credit, 2.0)
+            advantages = [x for s in samples for x in s.advantages_T[s.loss_mask_T]]
+            returns = [x for s in samples for x in s.returns_T[s.loss_mask_T]]
+            assert advantages == (2.0 * credit.advantages_T).tolist()
+            assert returns == credit.returns_T.tolist()
+            assert not any(s.advantages_T[~s.loss_mask_T].any() for s in samples)
+
+
+def test_an_outcome_is_what_each_turn_paid():
+    trajectory = played({}, 3).trajectories[0]
+    earned = outcome(trajectory, 48)
+    assert earned.total == pytest.approx(trajectory.reward)
+    assert earned.lengths_K.tolist() == [len(t.completion.ids_T) for t in trajectory.turns]
+    assert earned.rewards_K.tolist() == [t.reward + t.penalty for t in trajectory.turns]
 
 
 def test_the_temperature_is_carried():
-    assert {s.temperature for s in make_samples([played({})], GRPO(), 0.7)} == {0.7}
+    assert {s.temperature for s in make_samples([played({})], 0.7)} == {0.7}
 
 
 def test_a_trajectory_without_turns_gives_no_sample():
     prompt = Prompt("E", 0, ())
     silent = Trajectory(prompt, 0, (), StopReason.CONTEXT_FULL, solved=False)
-    assert make_samples([Group(prompt, (silent,))], GRPO(), 1.0) == []
+    assert make_samples([Group(prompt, (silent,))]) == []
 
 
 def test_no_groups_give_no_samples():
-    assert make_samples([], GRPO(), 1.0) == []
+    assert make_samples([]) == []
 
 
 # --- scripted dialogues ----------------------------------------------------------------------------

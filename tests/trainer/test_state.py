@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
-from ragen2.trainer.state import TrainerState, read_state, write_state
+from ragen2.trainer.state import Diet, TrainerState, read_state, write_state
+from ragen2.trainer.stops import StopState
 
 numbers = st.floats(0, 1e12)
 
@@ -41,3 +44,23 @@ def test_a_state_that_cannot_be_read_is_named_in_one_line(tmp_path, found):
 def test_a_state_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RunError, match=r"trainer_state\.json cannot be read: .*No such file"):
         read_state(tmp_path)
+
+
+def test_the_state_of_a_run_before_stops_and_coverage_can_be_read(tmp_path):
+    older = {
+        "step": 7,
+        "ema": {"first_turn": {"std": 1.0, "std_seq": 2.0}},
+        "regime": "diverse_grounded",
+    }
+    (tmp_path / STATE).write_text(json.dumps(older))
+    state = read_state(tmp_path)
+    assert (state.step, state.regime) == (7, "diverse_grounded")
+    assert (state.stops, state.stopped, state.recent) == (StopState(), "", ())
+
+
+def test_what_stops_and_coverage_remember_survives(tmp_path):
+    stops = StopState(baseline_sum=0.1 + 0.2, baseline_count=3, low_variance=2, empty=1)
+    recent = (Diet(tasks=(2**47 + 1, 5), kept=(True, False)),)
+    state = TrainerState(step=3, stops=stops, stopped="because", recent=recent)
+    write_state(tmp_path, state)
+    assert read_state(tmp_path) == state

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ragen2 import __version__
-from ragen2.cli import audit, bench, envs, evaluate, preflight, pull, train, warmstart
+from ragen2.cli import audit, bench, envs, evaluate, preflight, probe, pull, train, warmstart
 from ragen2.cli.usage import UsageError, is_call_for_help, usage_line
 from ragen2.errors import FailedCheck, RagenError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("preflight")(preflight.preflight)
+app.command("probe")(probe.probe)
 app.command("audit")(audit.audit)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.backends.bench_score import Comparison
+    from ragen2.trainer.update_workload import UpdateWorkload
 
 TRACES = 64
 
@@ -125,6 +127,68 @@ def bench_score(
         _write_json(out, {**about, "sizes": found})
 
 
+@app.command("update")
+def bench_update(
+    prompts: Annotated[int, typer.Option(min=2, help="Groups that are played.")] = 10,
+    group_size: Annotated[int, typer.Option(min=2, help="Rollouts of each group.")] = 16,
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Share of the prompts the filter keeps.")
+    ] = 0.4,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each; the median counts.")] = 3,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="Also write all figures here, as JSON.")] = None,
+) -> None:
+    """Update on the same rollouts with and without a filter, and time the filter itself.
+
+    Settings are those of the embedded default.
+
+    Example: ragen2 bench update --prompts 5 --group-size 4 --repeats 1
+    """
+    room = torch_room()
+    from ragen2.backends.bench_update import machine, update_costs
+    from ragen2.trainer.update_workload import play_workload, workload_config
+
+    config = workload_config(overrides or (), prompts=prompts, group_size=group_size)
+    agent = room.open_agent(
+        config.model, config.learner, seed=config.seed, algorithm=config.algorithm
+    )
+    work = play_workload(config, agent.policy, agent.learner, share=share)
+    costs = update_costs(agent.learner, work.updates, repeats=repeats)
+    found = {name: asdict(cost) for name, cost in costs.items()}
+    _print_updates(work, found)
+    if out is not None:
+        about = {
+            **machine(agent.learner),
+            "model": config.model.path,
+            "algorithm": config.algorithm.kind,
+            "prompts": prompts,
+            "group_size": group_size,
+        }
+        _write_json(out, {**about, **work.summary(found), "updates": found})
+
+
+def _print_updates(work: UpdateWorkload, found: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="One update on the same rollouts", title_justify="left")
+    for column in ("", "prompts", "seconds", "tokens read"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, cost in found.items():
+        kept = str(int(work.selections[name].kept_P.sum()))
+        table.add_row(name, kept, f"{cost['seconds']:.3f}", f"{cost['tokens']:,}")
+    Console().print(table)
+    told = work.summary(found)
+    print(
+        f"filtered over unfiltered: {told['seconds_ratio']:.2f} of the time, "
+        f"{told['tokens_ratio']:.2f} of the tokens"
+    )
+    print(
+        f"choosing the prompts: {1000 * told['seconds_select']:.3f} ms, {told['select_share']:.4%} of "
+        "rollout and filtered update"
+    )
+
+
 def _print_comparison(columns: int, comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -146,8 +210,6 @@ def _print_comparison(columns: int, comparison: Comparison) -> None:
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {**asdict(comparison), "speedup": comparison.speedup}
 
 

@@ -25,7 +25,11 @@ EXIT_INTERRUPTED = 130
 def train(
     run_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN.toml]", help="A run file; left out, the embedded default."),
+        typer.Argument(
+            metavar="[RUN.toml]",
+            help="A run file, or the name of an embedded recipe such as frozen_lake_ppo "
+            "(docs/recipes.md has the list); left out, the embedded default.",
+        ),
     ] = None,
     overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; must not exist yet.")] = None,
@@ -97,7 +101,8 @@ def _open(config: RunConfig) -> Agent:
         config.model,
         config.learner,
         seed=config.seed,
-        needs_reference=config.algorithm.kl_coefficient > 0,
+        algorithm=config.algorithm,
+        steps=config.steps,
     )
     return agent
 
@@ -115,10 +120,9 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
     report = write_report([run.path], run.path / "report.html")
     view.summary(run, report)
     if final.step < config.steps and not asked():
-        print(
-            f"stopped after step {final.step} by the early warning: {final.watch.warning.reason}; "
-            f"go on with: ragen2 train --resume {run.path}"
-        )
+        alarm = f" by the early warning: {final.watch.warning.reason}"
+        why = f": {final.stopped}" if final.stopped else alarm
+        print(f"stopped after step {final.step}{why}; go on with: ragen2 train --resume {run.path}")
     elif final.step < config.steps:
         print(f"stopped after step {final.step}; go on with: ragen2 train --resume {run.path}")
         raise typer.Exit(EXIT_INTERRUPTED)

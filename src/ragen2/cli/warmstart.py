@@ -46,9 +46,7 @@ def warmstart(
             seed=config.seed,
         )
     else:
-        agent = opening.open_agent(
-            config.model, config.learner, seed=config.seed, needs_reference=False
-        )
+        agent = opening.open_agent(config.model, config.learner, seed=config.seed)
 
     def report(step: int, loss: float) -> None:
         if step % max(1, config.steps // 10) == 0 or step == 1:

@@ -16,6 +16,11 @@ class Rollout(Settings):
 
     prompts: int = Field(8, ge=1, description="groups a step, each with its own task (P)")
     group_size: int = Field(16, ge=1, description="episodes of each group (G)")
+    resample_rounds: int = Field(
+        0,
+        ge=0,
+        description="extra batches of new tasks played at most until `prompts` groups pass the filter",
+    )
     history: Literal["full", "window", "current"] = Field(
         "full",
         description="what a prompt holds: all turns, the last `window` turns, or this turn alone",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,28 +11,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from ragen2.config import RunConfig
 from ragen2.diagnostics import Diagnostic, Ema, Evidence, regime
 from ragen2.diagnostics.collapse import judged_scope
-from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.diagnostics.filter_watch import coverage, filter_metrics
+from ragen2.diagnostics.reward import reward_spread
 from ragen2.policy import Learner, Sampler, Scorer
-from ragen2.rollout import Task, play
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import StepRecord
 from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
+from ragen2.trainer.batch import Batch, play_batch
 from ragen2.trainer.evaluate import evaluate
+from ragen2.trainer.probe import probe_gradients
 from ragen2.trainer.probe_set import measure_probe
 from ragen2.trainer.replay import EnvReplayer
-from ragen2.trainer.samples import make_samples
-from ragen2.trainer.state import TrainerState, write_state
+from ragen2.trainer.state import Diet, TrainerState, write_state
+from ragen2.trainer.stops import watch_stops
+from ragen2.trainer.update import update
 from ragen2.trainer.watchdog import answer, follow, mark_checkpoint, warning_metrics
-from ragen2.types import Group, Selection, Update
+from ragen2.types import Group, Prompt, Update
 
-SEEDS_PER_RUN = 10_000_000
-"""Distance between the first tasks of two run seeds: no two runs share tasks before this many."""
+COVERAGE_STEPS = 20
+"""Steps over which ``filter/coverage`` counts."""
 NO_TOKENS = "no kept prompt has a sampled token"
 
 
@@ -49,7 +51,9 @@ def train(
     sinks: Sequence[Sink] = (),
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> TrainerState:
-    """Run until ``config.steps``, ``stop_asked`` or an alarm that stops; each leaves a checkpoint.
+    """Run until ``config.steps``, ``stop_asked``, an alarm that stops, or an early stop.
+
+    Each leaves a checkpoint.
 
     Args:
         config: the run.
@@ -69,10 +73,11 @@ def train(
         before = state.watch
         record, groups, state = _one_step(config, policy, learner, state, sinks)
         response = answer(config.warning, before, state.watch, step=step, run=run.path)
-        is_stopping = stop_asked() or response.stops
+        is_stopping = stop_asked() or response.stops or bool(state.stopped)
         if step % config.checkpoints.rollouts_every == 0:
             run.save_rollouts(step, groups)
-        _publish(_with_note(record, response.note), run, sinks)
+        ended = f"the run ends here: {state.stopped}" if state.stopped else ""
+        _publish(_with_note(record, response.note, ended), run, sinks)
         is_due = step % config.checkpoints.every == 0 or step == config.steps
         if is_due or is_stopping or response.saves:
             watch = mark_checkpoint(config.warning, state.watch, step)
@@ -94,21 +99,14 @@ def checkpoint(config: RunConfig, run: RunDirectory, learner: Learner, state: Tr
     return save_checkpoint(run.path, state.step, write, keep=keep, protected=protected)
 
 
-def training_tasks(config: RunConfig, step: int) -> list[list[Task]]:
-    """The tasks of a step: a function of seed and step alone, disjoint from all held-out ones."""
-    prompts, size = config.rollout.prompts, config.rollout.group_size
-    first = HELD_OUT_SEEDS + config.seed * SEEDS_PER_RUN + (step - 1) * prompts
-    return [[Task(first + p, luck) for luck in range(size)] for p in range(prompts)]
-
-
 def _one_step(
     config: RunConfig, policy: Policy, learner: Learner, state: TrainerState, sinks: Sequence[Sink]
 ) -> tuple[StepRecord, list[Group], TrainerState]:
     clock = _Clock(sinks)
     step = state.step + 1
     with clock("rollout"):
-        key = (config.seed, "train", step)
-        groups = play(config.env, policy, training_tasks(config, step), config.rollout, key=key)
+        batch = play_batch(config, policy, step)
+        groups, selection = batch.groups, batch.selection
     due = [diagnostic for diagnostic in config.diagnostics if diagnostic.is_due(step)]
     evidence = Evidence(
         step,
@@ -123,20 +121,30 @@ def _one_step(
         metrics, absent = _measure([d for d in due if d.needs_scorer], evidence)
     with clock("diagnose"):
         plain, more_absent = _measure([d for d in due if not d.needs_scorer], evidence)
-        selection = config.filter.select(groups)
+    if config.probe.every and step % config.probe.every == 0:
+        with clock("probe"):
+            has_reference = config.algorithm.kl_coefficient > 0.0
+            found = probe_gradients(
+                config, learner, groups, config.probe, has_reference=has_reference
+            )
+            plain |= found.metrics()
     with clock("update"):
-        update = _update(config, learner, selection, groups)
+        done = update(config, learner, selection, groups, step)
     held_out: dict[str, float] = {}
     no_probe: dict[str, str] = {}
     if step % config.evaluation.every == 0 or step == config.steps:
         with clock("evaluate"):
             held_out, no_probe = _evaluate(config, policy, state, step)
+    recent = (*state.recent, _diet(batch))[-COVERAGE_STEPS:]
     judged = _judged(config, metrics)
     watch = follow(config.warning, state.watch, judged)
     warned = warning_metrics(config.warning, watch, measured=bool(judged))
     finite, broken = _split_finite(
-        plain | metrics | held_out | _filter_metrics(selection) | _update_metrics(update) | warned
+        plain | metrics | held_out | _batch_metrics(batch, recent) | _update_metrics(done) | warned
     )
+    # Measured here too: a run without the diagnostic `reward` can stop as well.
+    watched = {**finite, "reward/std": reward_spread([g.rewards_G for g in groups])["std"]}
+    stops, stopped = watch_stops(config.stops, state.stops, watched)
     record = StepRecord(
         step=step,
         metrics=finite,
@@ -145,11 +153,23 @@ def _one_step(
         kept=selection.kept_P.tolist(),
         scores=selection.scores_P.tolist(),
         seeds=[group.prompt.seed for group in groups],
-        note="" if update is not None else f"no update: {selection.reason or NO_TOKENS}",
+        note="" if done is not None else f"no update: {selection.reason or NO_TOKENS}",
         seconds=clock.seconds,
     )
     ema = next_emas(state.ema, finite)
-    return record, groups, TrainerState(step=step, ema=ema, regime=record.regime, watch=watch)
+    return (
+        record,
+        groups,
+        TrainerState(
+            step=step,
+            ema=ema,
+            regime=record.regime,
+            watch=watch,
+            stops=stops,
+            stopped=stopped,
+            recent=recent,
+        ),
+    )
 
 
 def _measure(
@@ -182,18 +202,6 @@ def _judged(config: RunConfig, metrics: dict[str, float]) -> dict[str, float]:
     return {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
 
 
-def _update(
-    config: RunConfig, learner: Learner, selection: Selection, groups: list[Group]
-) -> Update | None:
-    kept = selection.apply(groups)
-    samples = make_samples(kept, config.algorithm, config.rollout.temperature)
-    if not samples:
-        return None
-    ratio = selection.kept_ratio
-    scale = {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[config.loss_scale]
-    return learner.update(samples, config.algorithm, scale=scale)
-
-
 def _split_finite(metrics: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers that can be recorded, and for each that cannot be (NaN, infinite) what it was."""
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -201,11 +209,22 @@ def _split_finite(metrics: dict[str, float]) -> tuple[dict[str, float], dict[str
     return finite, broken
 
 
-def _filter_metrics(selection: Selection) -> dict[str, float]:
-    return {
-        "filter/kept": float(selection.kept_P.sum()),
-        "filter/kept_ratio": selection.kept_ratio,
-    }
+def _diet(batch: Batch) -> Diet:
+    tasks = tuple(_task_name(group.prompt) for group in batch.groups)
+    return Diet(tasks=tasks, kept=tuple(batch.selection.kept_P.tolist()))
+
+
+def _task_name(prompt: Prompt) -> int:
+    """A number that equal prompts share, in this process and in any other."""
+    words = "\0".join([prompt.env, *(message.content for message in prompt.messages)])
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=6).digest())
+
+
+def _batch_metrics(batch: Batch, recent: Sequence[Diet]) -> dict[str, float]:
+    found = filter_metrics(batch.selection, batch.groups)
+    found["filter/rounds"] = float(batch.rounds)
+    covered = coverage([diet.kept for diet in recent], [diet.tasks for diet in recent])
+    return found if covered is None else found | {"filter/coverage": covered}
 
 
 def _update_metrics(update: Update | None) -> dict[str, float]:
@@ -239,8 +258,8 @@ def _first_record(config: RunConfig, policy: Policy) -> StepRecord:
     return StepRecord(step=0, metrics=finite, absent=absent | broken, seconds=seconds)
 
 
-def _with_note(record: StepRecord, note: str) -> StepRecord:
-    notes = [text for text in (record.note, note) if text]
+def _with_note(record: StepRecord, *more: str) -> StepRecord:
+    notes = [text for text in (record.note, *more) if text]
     return record.model_copy(update={"note": "; ".join(notes)})
 
 

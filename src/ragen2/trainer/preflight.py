@@ -24,7 +24,7 @@ from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
 from ragen2.trainer.advice import Advice, Finding, advise
-from ragen2.trainer.loop import training_tasks
+from ragen2.trainer.batch import training_tasks
 from ragen2.trainer.replay import EnvReplayer, replayed_returns
 from ragen2.types import Completion, FloatArray, Group
 

@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ragen2.algorithms.base import Algorithm
-from ragen2.types import Group, Sample, Trajectory, Turn
+from ragen2.algorithms.base import Credit, Outcome
+from ragen2.types import FloatArray, Group, Sample, Trajectory, Turn
+
+Drafts = list[list[list[Sample]]]
+"""Samples without credit yet: of each group, of each trajectory, of each uncut stretch of its turns."""
 
 
-def make_samples(groups: Sequence[Group], algorithm: Algorithm, temperature: float) -> list[Sample]:
-    """Samples of all trajectories, each token with its trajectory's advantage.
+def draft_samples(groups: Sequence[Group], temperature: float) -> Drafts:
+    """Samples of all trajectories with advantage 0.
 
     A trajectory whose prompts each continue the one before (full history) is one sample; where the
     history is cut, each uncut stretch is a sample of its own.
     """
-    samples: list[Sample] = []
-    for group in groups:
-        advantages_G = algorithm.advantages(group)
-        for trajectory, advantage in zip(group.trajectories, advantages_G, strict=True):
-            samples.extend(
-                _sample(turns, float(advantage), temperature) for turns in stretches(trajectory)
-            )
-    return samples
+    return [
+        [[_sample(turns, temperature) for turns in stretches(one)] for one in group.trajectories]
+        for group in groups
+    ]
+
+
+def outcome(trajectory: Trajectory, limit: int) -> Outcome:
+    """What a trajectory earned in each turn."""
+    return Outcome(
+        lengths_K=np.array([len(t.completion.ids_T) for t in trajectory.turns], dtype=np.int64),
+        rewards_K=np.array([turn.reward + turn.penalty for turn in trajectory.turns]),
+        limit=limit,
+    )
+
+
+def with_credit(samples: Sequence[Sample], credit: Credit, weight: float = 1.0) -> list[Sample]:
+    """The stretches of one trajectory with each written token's advantage, times ``weight``."""
+    advantages = per_sample(samples, credit.advantages_T * weight)
+    if credit.returns_T is None:
+        return [
+            dataclasses.replace(sample, advantages_T=placed(sample, part))
+            for sample, part in zip(samples, advantages, strict=True)
+        ]
+    returns = per_sample(samples, credit.returns_T)
+    return [
+        dataclasses.replace(
+            sample, advantages_T=placed(sample, part), returns_T=placed(sample, target)
+        )
+        for sample, part, target in zip(samples, advantages, returns, strict=True)
+    ]
+
+
+def per_sample(samples: Sequence[Sample], values_T: FloatArray) -> list[FloatArray]:
+    """Values of a trajectory's written tokens, cut at the bounds of its samples."""
+    lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
+    # A trajectory without turns has no samples; np.split would make one part of nothing.
+    return np.split(values_T, np.cumsum(lengths)[:-1]) if lengths else []
+
+
+def placed(sample: Sample, values_T: FloatArray) -> FloatArray:
+    """Values of written tokens at their places in the sample, 0 elsewhere."""
+    whole_T = np.zeros(len(sample.ids_T))
+    whole_T[sample.loss_mask_T] = values_T
+    return whole_T
 
 
 def stretches(trajectory: Trajectory) -> list[list[Turn]]:
@@ -37,6 +77,13 @@ def stretches(trajectory: Trajectory) -> list[list[Turn]]:
     return found
 
 
+def flatten(drafts: Drafts) -> Iterator[Sample]:
+    """All samples in order."""
+    for group in drafts:
+        for trajectory in group:
+            yield from trajectory
+
+
 def _continues(before: Turn, turn: Turn) -> bool:
     prompt, completion = before.prompt_ids_T, before.completion.ids_T
     length = len(prompt) + len(completion)
@@ -45,7 +92,7 @@ def _continues(before: Turn, turn: Turn) -> bool:
     )
 
 
-def _sample(turns: Sequence[Turn], advantage: float, temperature: float) -> Sample:
+def _sample(turns: Sequence[Turn], temperature: float) -> Sample:
     last = turns[-1]
     ids_T = np.concatenate([last.prompt_ids_T, last.completion.ids_T])
     loss_mask_T = np.zeros(len(ids_T), dtype=np.bool_)
@@ -54,6 +101,4 @@ def _sample(turns: Sequence[Turn], advantage: float, temperature: float) -> Samp
         written = slice(len(turn.prompt_ids_T), len(turn.prompt_ids_T) + len(turn.completion.ids_T))
         loss_mask_T[written] = True
         old_logprobs_T[written] = turn.completion.logprobs_T
-    return Sample(
-        ids_T, loss_mask_T, old_logprobs_T, np.where(loss_mask_T, advantage, 0.0), temperature
-    )
+    return Sample(ids_T, loss_mask_T, old_logprobs_T, np.zeros(len(ids_T)), temperature)

@@ -10,7 +10,20 @@ from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
 from ragen2.runs.files import write_atomically
+from ragen2.trainer.stops import StopState
 from ragen2.trainer.watchdog import WatchState
+
+
+class Diet(BaseModel):
+    """What one step offered and what the filter took.
+
+    A task is named by its prompt, not by its seed: small environments give one task to many seeds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: tuple[int, ...]
+    kept: tuple[bool, ...]
 
 
 class TrainerState(BaseModel):
@@ -25,6 +38,12 @@ class TrainerState(BaseModel):
     regime: str | None = None
     watch: WatchState = WatchState()
     """The early warning's baseline, sums and alarm."""
+    stops: StopState = StopState()
+    """What the early stops count."""
+    stopped: str = ""
+    """Why the run ended by itself after this step; empty otherwise."""
+    recent: tuple[Diet, ...] = ()
+    """The tasks of the last steps and which of them were updated on, oldest first."""
 
 
 def write_state(folder: Path, state: TrainerState) -> None:

@@ -1,0 +1,116 @@
+"""Kept groups -> one update: credit for every written token, then critic and policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ragen2.algorithms import PPO
+from ragen2.trainer.samples import (
+    Drafts,
+    draft_samples,
+    flatten,
+    outcome,
+    per_sample,
+    placed,
+    with_credit,
+)
+from ragen2.types import Update
+
+if TYPE_CHECKING:
+    from ragen2.algorithms import Algorithm, Outcome
+    from ragen2.config import RunConfig
+    from ragen2.policy import Learner
+    from ragen2.types import FloatArray, Group, Sample, Selection
+
+
+def update(
+    config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group], step: int
+) -> Update | None:
+    """One optimisation phase over what the filter kept; None when that holds no written token."""
+    samples = [
+        sample
+        for sample in credited_samples(config, learner, selection, groups)
+        if sample.loss_mask_T.any()
+    ]
+    if not samples:
+        return None
+    algorithm = config.algorithm
+    metrics: dict[str, float] = {}
+    if isinstance(algorithm, PPO):
+        metrics |= learner.update_critic(samples, algorithm)
+        if step <= algorithm.critic_warmup:
+            return Update(metrics, 0, 0)
+    ratio = selection.kept_ratio
+    scale = {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[config.loss_scale]
+    found = learner.update(samples, algorithm, scale=scale)
+    return dataclasses.replace(found, metrics={**metrics, **found.metrics})
+
+
+def credited_samples(
+    config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group]
+) -> list[Sample]:
+    """Samples of the kept members of the kept groups, each token with its advantage.
+
+    Credit is given over whole groups, so that leaving members out does not move the baseline.
+    """
+    kept = selection.apply(groups)
+    drafts = draft_samples(kept, config.rollout.temperature)
+    if not any(True for _ in flatten(drafts)):
+        return []
+    batch = [
+        [outcome(one, config.rollout.max_tokens) for one in group.trajectories] for group in kept
+    ]
+    drafts, batch = _with_learner(config.algorithm, learner, drafts, batch)
+    samples: list[Sample] = []
+    credits = config.algorithm.credit(batch)
+    for group, credit, weight, members in zip(
+        drafts, credits, selection.kept_weights, selection.kept_members(kept), strict=True
+    ):
+        for parts, one, is_kept in zip(group, credit, members, strict=True):
+            if is_kept and parts:
+                samples.extend(with_credit(parts, one, weight))
+    return samples
+
+
+def _with_learner(
+    algorithm: Algorithm, learner: Learner, drafts: Drafts, batch: list[list[Outcome]]
+) -> tuple[Drafts, list[list[Outcome]]]:
+    """Add what only the learner knows: KL to the reference as a token reward, the critic's values."""
+    if algorithm.needs_reference_in_reward:
+        kl = learner.kl_to_reference(list(flatten(drafts)), algorithm.kl_estimator)
+        costs = _joined(drafts, [-algorithm.kl_coefficient * values for values in kl])
+        batch = [
+            [dataclasses.replace(o, token_rewards_T=c) for o, c in zip(row, cost, strict=True)]
+            for row, cost in zip(batch, costs, strict=True)
+        ]
+    if isinstance(algorithm, PPO):
+        values = _joined(drafts, learner.values(list(flatten(drafts))))
+        batch = [
+            [dataclasses.replace(o, values_T=v) for o, v in zip(row, value, strict=True)]
+            for row, value in zip(batch, values, strict=True)
+        ]
+        drafts = [
+            [_with_values(parts, v) for parts, v in zip(group, value, strict=True)]
+            for group, value in zip(drafts, values, strict=True)
+        ]
+    return drafts, batch
+
+
+def _with_values(samples: Sequence[Sample], values_T: FloatArray) -> list[Sample]:
+    return [
+        dataclasses.replace(sample, values_T=placed(sample, part))
+        for sample, part in zip(samples, per_sample(samples, values_T), strict=True)
+    ]
+
+
+def _joined(drafts: Drafts, values: Sequence[FloatArray]) -> list[list[FloatArray]]:
+    """Values of each sample's written tokens, joined to one array a trajectory."""
+    rest = iter(values)
+    return [
+        [np.concatenate([np.empty(0), *(next(rest) for _ in parts)]) for parts in group]
+        for group in drafts
+    ]

@@ -1,0 +1,59 @@
+"""Every algorithm learns: a trivial task in a dozen steps, and FrozenLake from the embedded recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ragen2.backends.opening import open_agent, quiet_transformers
+from ragen2.config import dump_config, load_run, recipe_names
+from ragen2.runs.store import RunDirectory
+from ragen2.trainer.loop import train
+
+RECIPES = [name for name in recipe_names() if name != "frozen_lake_tiny"]
+# GRPO is the embedded default: test_learning.py has it.
+QUICK = [name for name in RECIPES if not name.endswith(("_unfiltered", "_grpo"))]
+QUICK.append("frozen_lake_dr_grpo")
+
+
+def held_out_success(recipe: str, overrides: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Before and after training."""
+    quiet_transformers()
+    config = load_run(Path(recipe), overrides)
+    agent = open_agent(
+        config.model,
+        config.learner,
+        seed=config.seed,
+        algorithm=config.algorithm,
+        steps=config.steps,
+    )
+    run = RunDirectory.create(folder / "run", dump_config(config))
+    train(config, agent.policy, agent.learner, run)
+    records = run.records()
+    return records[0].metrics["eval/success"], records[-1].metrics["eval/success"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("recipe", QUICK)
+def test_a_trivial_task_is_learned_by_every_other_algorithm(
+    recipe: str, only_down: str, tmp_path: Path
+) -> None:
+    overrides = [
+        *(f"env.kind={only_down}", "env.max_turns=1", "env.max_actions=1"),
+        *("steps=12", "rollout.prompts=4", "rollout.group_size=8", "learner.lr=5e-4"),
+        *("evaluation.tasks=64", "evaluation.every=12", 'diagnostics=[{kind="surface"}]'),
+    ]
+    before, after = held_out_success(recipe, overrides, tmp_path)
+    assert before < 0.5
+    assert after > before + 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_gains_15_points_of_held_out_success(recipe: str, tmp_path: Path) -> None:
+    before, after = held_out_success(recipe, (), tmp_path)
+    assert after >= before + 0.15
