@@ -70,7 +70,7 @@ def recipe(groundedness: float, seed: int, steps: int) -> WarmstartConfig:
 def level(groundedness: float, seed: int, steps: int) -> dict[str, Any]:
     """Warm-start one model and measure it."""
     config = recipe(groundedness, seed, steps)
-    agent = open_agent(config.model, config.learner, seed=seed, needs_reference=False)
+    agent = open_agent(config.model, config.learner, seed=seed)
     loss = warmstart(config, agent.learner)
     found = signals(agent.policy, seed)
     named = regime(found).value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from ragen2.backends.hf import HFPolicy, _Decoder
+from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish, FloatArray, IntArray, Message
 
@@ -318,3 +320,13 @@ def test_a_second_turn_after_an_update_does_not_use_what_old_weights_made(
     for request, completion in zip(requests, policy.sample(requests, FREE), strict=True):
         wanted = forward_logprobs(policy.network, request.prompt_ids_T, completion.ids_T)
         np.testing.assert_allclose(completion.logprobs_T, wanted, atol=1e-4)
+
+
+def test_weights_that_are_not_numbers_end_in_one_line(
+    policy: HFPolicy, lake_prompts: list[IntArray]
+) -> None:
+    broken = copy.deepcopy(policy.network)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(math.nan)
+    with pytest.raises(RunError, match=r"^the model's output is not a number; .+$"):
+        HFPolicy(broken, policy.tokenizer).sample(asked(lake_prompts[:2], "broken"), FREE)

@@ -87,7 +87,7 @@ def test_the_learner_gets_the_kept_groups_with_their_advantages(group_of):
 
 def test_samples_carry_the_temperature_they_were_sampled_at(group_of):
     groups = [group_of([0.0, 1.0])]
-    samples = credited_samples(config(GRPO()), Noting(), everything(groups), groups)
+    samples = credited_samples(config(GRPO()), Noting(), everything(groups), groups).samples
     assert {sample.temperature for sample in samples} == {0.7}
 
 
@@ -96,7 +96,7 @@ def test_weights_of_prompts_multiply_their_advantages(group_of):
     selection = Selection(
         np.array([True, False, True]), np.ones(3), weights_P=np.array([0.5, 9.0, 1.0])
     )
-    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups)
+    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups).samples
     assert [row[0] for row in written(samples)] == [-0.25, 0.25, -1.0, 1.0]
 
 
@@ -104,7 +104,7 @@ def test_members_left_out_are_not_trained_on_and_do_not_move_the_baseline(group_
     groups = [group_of([0.0, 1.0, 5.0])]
     members = (np.array([True, False, True]),)
     selection = Selection(np.array([True]), np.ones(1), members=members)
-    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups)
+    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups).samples
     assert [row[0] for row in written(samples)] == [-2.0, 3.0]
 
 
@@ -116,7 +116,7 @@ def test_weights_and_members_go_to_the_right_groups_when_some_are_dropped(group_
         weights_P=np.array([7.0, 2.0, 4.0]),
         members=tuple(np.array(m) for m in ([True, True], [True, False], [False, True])),
     )
-    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups)
+    samples = credited_samples(config(DrGRPO()), Noting(), selection, groups).samples
     assert [row[0] for row in written(samples)] == [-1.0, 2.0]
 
 
@@ -128,7 +128,7 @@ def test_weights_do_not_touch_what_a_critic_should_have_said(group_of):
             Noting(),
             Selection(np.array([True]), np.ones(1), weights_P=np.array([weight])),
             groups,
-        )
+        ).samples
         for weight in (1.0, 0.5)
     )
     assert written(plain, "returns_T") == written(weighed, "returns_T")
@@ -173,8 +173,9 @@ def test_in_the_warm_up_the_critic_is_trained_alone(group_of):
 def test_kl_in_the_reward_is_taken_off_each_token(group_of):
     groups, learner = [group_of([0.0, 1.0])], Noting()
     algorithm = PPO(kl_coefficient=0.2, kl_in="reward", whiten=False)
-    update(config(algorithm), learner, everything(groups), groups, 1)
+    done = update(config(algorithm), learner, everything(groups), groups, 1)
     assert learner.calls == ["kl", "values", "critic", "update"]
+    assert done.metrics["kl"] == pytest.approx(learner.kl)
     # Three tokens that each cost 0.1; what is left to pay falls by that at every token.
     for found, final in zip(written(learner.given["critic"], "returns_T"), (0.0, 1.0), strict=True):
         assert found == pytest.approx([final - 0.3, final - 0.2, final - 0.1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ragen2.backends.kv_memory import KVMemory, KVRecorder, weights_version
 from ragen2.backends.logprobs import Trunk
 from ragen2.backends.scoring import PairScorer
 from ragen2.backends.settings import SCORE_TOKENS
+from ragen2.errors import RunError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
 from ragen2.types import Completion, Finish, FloatArray, IntArray
@@ -219,9 +221,16 @@ class _Decoder:
         # A draw so near 1 that it rounds up must still land on a token that may be chosen.
         below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(cumulative[:, -1:]))
         wanted = (draws[:, None] * cumulative[:, -1:]).minimum(below)
-        tokens = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
+        # Where nothing is finite, nothing can be found: such a row lands past the end.
+        places = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
+        tokens = places.clamp(max=logp.shape[-1] - 1)
         chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
         for index, token, value in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
+            if math.isnan(value):
+                raise RunError(
+                    "the model's output is not a number; its weights are broken: go on from an earlier "
+                    "checkpoint, with a lower learner.lr"
+                )
             if self.finish[index] is Finish.LENGTH:
                 self.ids[index].append(token)
                 self.logprobs[index].append(value)

@@ -170,7 +170,7 @@ def _samples_by_prompt(
 ) -> list[_PromptSamples]:
     """The algorithm's credit is given over the whole batch (it may be normalised there), then split."""
     everything = KeepAll().select(groups)
-    samples = iter(credited_samples(config, learner, everything, groups))
+    samples = iter(credited_samples(config, learner, everything, groups).samples)
     drafts = draft_samples(groups, config.rollout.temperature)
     return [
         _PromptSamples(

@@ -31,15 +31,12 @@ def update(
     config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group], step: int
 ) -> Update | None:
     """One optimisation phase over what the filter kept; None when that holds no written token."""
-    samples = [
-        sample
-        for sample in credited_samples(config, learner, selection, groups)
-        if sample.loss_mask_T.any()
-    ]
+    credited = credited_samples(config, learner, selection, groups)
+    samples = [sample for sample in credited.samples if sample.loss_mask_T.any()]
     if not samples:
         return None
     algorithm = config.algorithm
-    metrics: dict[str, float] = {}
+    metrics = dict(credited.metrics)
     if isinstance(algorithm, PPO):
         metrics |= learner.update_critic(samples, algorithm)
         if step <= algorithm.critic_warmup:
@@ -50,9 +47,17 @@ def update(
     return dataclasses.replace(found, metrics={**metrics, **found.metrics})
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Credited:
+    """Samples that carry advantages, and what was measured on the way."""
+
+    samples: list[Sample]
+    metrics: dict[str, float]
+
+
 def credited_samples(
     config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group]
-) -> list[Sample]:
+) -> Credited:
     """Samples of the kept members of the kept groups, each token with its advantage.
 
     Credit is given over whole groups, so that leaving members out does not move the baseline.
@@ -60,11 +65,11 @@ def credited_samples(
     kept = selection.apply(groups)
     drafts = draft_samples(kept, config.rollout.temperature)
     if not any(True for _ in flatten(drafts)):
-        return []
+        return Credited([], {})
     batch = [
         [outcome(one, config.rollout.max_tokens) for one in group.trajectories] for group in kept
     ]
-    drafts, batch = _with_learner(config.algorithm, learner, drafts, batch)
+    drafts, batch, metrics = _with_learner(config.algorithm, learner, drafts, batch)
     samples: list[Sample] = []
     credits = config.algorithm.credit(batch)
     for group, credit, weight, members in zip(
@@ -73,15 +78,17 @@ def credited_samples(
         for parts, one, is_kept in zip(group, credit, members, strict=True):
             if is_kept and parts:
                 samples.extend(with_credit(parts, one, weight))
-    return samples
+    return Credited(samples, metrics)
 
 
 def _with_learner(
     algorithm: Algorithm, learner: Learner, drafts: Drafts, batch: list[list[Outcome]]
-) -> tuple[Drafts, list[list[Outcome]]]:
+) -> tuple[Drafts, list[list[Outcome]], dict[str, float]]:
     """Add what only the learner knows: KL to the reference as a token reward, the critic's values."""
+    metrics: dict[str, float] = {}
     if algorithm.needs_reference_in_reward:
         kl = learner.kl_to_reference(list(flatten(drafts)), algorithm.kl_estimator)
+        metrics["kl"] = float(np.concatenate(kl).mean())
         costs = _joined(drafts, [-algorithm.kl_coefficient * values for values in kl])
         batch = [
             [dataclasses.replace(o, token_rewards_T=c) for o, c in zip(row, cost, strict=True)]
@@ -97,7 +104,7 @@ def _with_learner(
             [_with_values(parts, v) for parts, v in zip(group, value, strict=True)]
             for group, value in zip(drafts, values, strict=True)
         ]
-    return drafts, batch
+    return drafts, batch, metrics
 
 
 def _with_values(samples: Sequence[Sample], values_T: FloatArray) -> list[Sample]:
