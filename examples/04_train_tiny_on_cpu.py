@@ -25,7 +25,7 @@ OVERRIDES = (
 def main(folder: Path) -> None:
     quiet_transformers()
     config = load_run(None, OVERRIDES)
-    agent = open_agent(config.model, config.learner, seed=config.seed, needs_reference=False)
+    agent = open_agent(config.model, config.learner, seed=config.seed)
     run = RunDirectory.create(folder / "run", dump_config(config))
     train(config, agent.policy, agent.learner, run)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
+import down_lake
 import pytest
 import torch
 
 from command_line import run_program, settings
-from ragen2.envs import FrozenLake, Step
-from ragen2.envs.base import normalise
-from ragen2.envs.frozen_lake import LakeEpisode
 
 SETTINGS = (
     "steps=8",
@@ -50,17 +47,4 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def only_down(own_kinds: None) -> str:
     """The kind of an environment that looks like a lake, where the one thing that pays is Down."""
-
-    class DownEpisode(LakeEpisode):
-        def step(self, action: str) -> Step:
-            is_down = normalise(action) == "down"
-            return Step(reward=float(is_down), done=True, solved=is_down)
-
-    class OnlyDown(FrozenLake):
-        kind: Literal["OnlyDown"] = "OnlyDown"
-
-        def start(self, seed: int, luck: int) -> DownEpisode:
-            episode = super().start(seed, luck)
-            return DownEpisode(self, episode.lake, episode._slips)
-
-    return OnlyDown().kind
+    return down_lake.define()
