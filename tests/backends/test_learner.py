@@ -581,8 +581,10 @@ def test_bad_steps_are_counted_over_minibatches_and_over_a_resume(
 
 def test_zero_allows_any_number_of_bad_steps(small: Any, poisoned: list[Sample]) -> None:
     learner = learner_of(small, max_bad_updates=0)
-    for _ in range(12):
-        learner.update(poisoned, GRPO(), scale=1.0)
+    skipped = [
+        learner.update(poisoned, GRPO(), scale=1.0).metrics["skipped_steps"] for _ in range(12)
+    ]
+    assert skipped == [1] * 12
 
 
 def test_a_checkpoint_of_before_bad_steps_were_counted_can_be_loaded(
