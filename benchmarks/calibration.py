@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ragen2.diagnostics.calibration import Design, coverage
+from ragen2.diagnostics.calibration import COVERED, Design, coverage
 from ragen2.diagnostics.mutual_information import IntervalKind
 from ragen2.diagnostics.sources import TabularSource
 
@@ -38,17 +38,6 @@ HELD_OUT = (("other", "other_ends"), (0.15, 0.45, 0.75), ((8, 8), (24, 4)))
 Plan = tuple[tuple[str, ...], tuple[float, ...], tuple[tuple[int, int], ...]]
 POPULATION = 1500
 """Prompts of each source: many more than a batch, so that batches hardly overlap."""
-SHOWN = (
-    "mi_estimate",
-    "mi_seq_estimate",
-    "conditional_entropy",
-    "conditional_entropy_seq",
-    "reasoning_entropy",
-    "reasoning_entropy_seq",
-    "retrieval_accuracy",
-    "mi_zscore",
-    "mi_zscore_seq",
-)
 
 
 @dataclass(frozen=True)
@@ -100,8 +89,8 @@ def run(case: Case, source: TabularSource, repetitions: int) -> dict[str, object
 
 def table(results: dict[str, dict[str, object]], levels: tuple[float, ...]) -> str:
     """Coverage in percent by kind, groundedness and metric: mean over cases, and the range."""
-    lines = ["| interval | groundedness | " + " | ".join(f"`{name}`" for name in SHOWN) + " |"]
-    lines.append("|---" * (len(SHOWN) + 2) + "|")
+    lines = ["| interval | groundedness | " + " | ".join(f"`{name}`" for name in COVERED) + " |"]
+    lines.append("|---" * (len(COVERED) + 2) + "|")
     for kind in ("batch", "population"):
         for groundedness in levels:
             rows = [
@@ -110,7 +99,7 @@ def table(results: dict[str, dict[str, object]], levels: tuple[float, ...]) -> s
                 if one["kind"] == kind and one["groundedness"] == groundedness
             ]
             if rows:
-                shares = [[100 * row[name]["covered"] for row in rows] for name in SHOWN]
+                shares = [[100 * row[name]["covered"] for row in rows] for name in COVERED]
                 cells = [f"{np.mean(s):.1f} ({min(s):.1f}-{max(s):.1f})" for s in shares]
                 lines.append(f"| {kind} | {groundedness} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

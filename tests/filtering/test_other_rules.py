@@ -250,6 +250,11 @@ def test_a_preset_can_be_named_in_a_run_file():
     assert rule == TopPSoftmax(signal="reward_std", mass=0.9, include_zero=True)
 
 
+def test_a_mistyped_preset_is_suggested():
+    with pytest.raises(ConfigError, match=r"unknown filter kind 'papr'; did you mean 'paper'\?"):
+        select([[0, 1]], kind="papr")
+
+
 # --- properties ------------------------------------------------------------------------------------
 
 RANKED = [TopP(), TopPSoftmax(), TopK(), TopKAbs(count=2), MinP(), Nonzero(), Quantile()]

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig
 from ragen2.diagnostics.collapse import measured_scopes
+from ragen2.diagnostics.resampling import wilson_of_trials
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.rollout import Rollout
 from ragen2.trainer.assess import assess
-from ragen2.trainer.evaluate import evaluate, evaluation_metrics, wilson_interval
+from ragen2.trainer.evaluate import evaluate, evaluation_metrics
 
 ENV = Bandit(risky_chance=1.0)
 ROLLOUT = Rollout(actions_per_turn=1)
@@ -41,7 +42,7 @@ def test_the_numbers_are_those_of_the_groups():
     assert metrics["eval/reward"] == pytest.approx(np.mean([g.rewards_G[0] for g in groups]))
     assert (metrics["eval/turns"], metrics["eval/format_validity"]) == (1.0, 1.0)
     low, high = metrics["eval/success_low"], metrics["eval/success_high"]
-    assert (low, high) == wilson_interval(metrics["eval/success"], 40)
+    assert (low, high) == wilson_of_trials(metrics["eval/success"], 40)
 
 
 def test_the_same_seed_evaluates_alike():
@@ -74,20 +75,20 @@ def test_success_counts_every_member_of_a_group(group_of):
 
 
 def test_the_interval_is_wilsons():
-    low, high = wilson_interval(0.5, 100)
+    low, high = wilson_of_trials(0.5, 100)
     assert (low, high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 def test_no_success_in_a_hundred_is_not_certainty():
-    assert wilson_interval(0.0, 100) == pytest.approx((0.0, 0.0370), abs=1e-4)
-    assert wilson_interval(1.0, 100) == pytest.approx((0.9630, 1.0), abs=1e-4)
+    assert wilson_of_trials(0.0, 100) == pytest.approx((0.0, 0.0370), abs=1e-4)
+    assert wilson_of_trials(1.0, 100) == pytest.approx((0.9630, 1.0), abs=1e-4)
 
 
 @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_the_interval_holds_the_rate_and_stays_a_share(counts):
     solved, count = counts
     rate = solved / count
-    low, high = wilson_interval(rate, count)
+    low, high = wilson_of_trials(rate, count)
     assert 0.0 <= low <= rate + 1e-12
     assert rate - 1e-12 <= high <= 1.0
 

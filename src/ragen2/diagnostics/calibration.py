@@ -18,6 +18,18 @@ from ragen2.seeding import stream
 from ragen2.types import IntArray, ScoreMatrix
 
 ROUNDING = 1e-9
+COVERED = (
+    "mi_estimate",
+    "mi_seq_estimate",
+    "conditional_entropy",
+    "conditional_entropy_seq",
+    "reasoning_entropy",
+    "reasoning_entropy_seq",
+    "retrieval_accuracy",
+    "mi_zscore",
+    "mi_zscore_seq",
+)
+"""Metrics whose intervals are checked."""
 
 
 @dataclass(frozen=True, slots=True)

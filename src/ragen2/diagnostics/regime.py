@@ -17,12 +17,12 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 
+from ragen2.diagnostics.resampling import Z95
+
 SIGNIFICANT = 0.01
 """Permutation p-value at or below which retrieval, or MI, beats its null."""
 ONE_REASONING = math.log(2.0)
 """Spread of H(Z|X) under the null of one reasoning a prompt: below two effective ones, it is one."""
-Z95 = 1.959964
-"""Half-width of a 95% interval in standard errors."""
 
 
 class Regime(StrEnum):

@@ -14,6 +14,8 @@ import numpy as np
 from ragen2.types import BoolArray, FloatArray, IntArray
 
 Interval = tuple[float, float]
+Z95 = 1.959964
+"""Half-width of a 95% interval in standard errors."""
 LEVEL = 0.95
 WILDEST = 3.0
 """Studentised draws are cut at this multiple of Student's quantile: where a draw repeats nearly equal
@@ -131,6 +133,12 @@ def wilson_interval(
     seen = error > 0.0 and 0.0 < share < 1.0
     variance = share * (1.0 - share)
     trials = variance / max(error**2, variance / most) if seen else fewest
+    return wilson_of_trials(share, trials, quantile)
+
+
+def wilson_of_trials(share: float, trials: float, quantile: float = Z95) -> Interval:
+    """Wilson's score interval of a share of so many independent trials."""
+    variance = share * (1.0 - share)
     shrink = 1.0 / (1.0 + quantile**2 / trials)
     centre = shrink * (share + quantile**2 / (2.0 * trials))
     half = shrink * quantile * float(np.sqrt(variance / trials + (quantile / trials) ** 2 / 4.0))

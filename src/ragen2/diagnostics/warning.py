@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from ragen2.component import Settings
-from ragen2.diagnostics.regime import Z95, can_tell
+from ragen2.diagnostics.regime import can_tell
+from ragen2.diagnostics.resampling import Z95
 
 LARGEST = 3.0
 """No single measurement counts for more noise scales than this, so that one outlier is no alarm."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import Field
 
-from ragen2.component import Component
+from ragen2.component import Component, suggest
 from ragen2.errors import ConfigError, EnvError
-from ragen2.filtering.presets import resolve
+from ragen2.filtering.presets import PRESETS, resolve
 from ragen2.spread import ROUNDING, GroupSignal, group_signal, spread
 from ragen2.types import BoolArray, FloatArray, Group, Selection
 
@@ -40,6 +40,14 @@ class Filter(Component, ABC):
     def from_dict(cls, data: Mapping[str, Any], path: str = "") -> Self:
         """As every component, and ``kind`` may be the name of a preset."""
         return super().from_dict(resolve(data), path)
+
+    @classmethod
+    def find(cls, kind: str) -> type[Self]:
+        """As every component; a mistyped preset is suggested too."""
+        if kind.lower() not in {name.lower() for name in cls.kinds()}:
+            names = [*cls.kinds(), *PRESETS]
+            raise ConfigError(f"unknown filter kind {kind!r}; {suggest(kind, names)}")
+        return super().find(kind)
 
     @abstractmethod
     def keep(self, scores_P: FloatArray) -> BoolArray:

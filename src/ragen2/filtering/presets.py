@@ -27,7 +27,7 @@ frameworks, where ``ddof`` can be set."""
 
 def resolve(data: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a filter whose ``kind`` may be a preset's name; what is given beside it wins."""
-    preset = PRESETS.get(str(data.get("kind")))
+    preset = PRESETS.get(str(data.get("kind")).lower())
     if preset is None:
         return dict(data)
     return {**preset, **{name: value for name, value in data.items() if name != "kind"}}

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ragen2.diagnostics import surface
+from ragen2.diagnostics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import Sampler
 from ragen2.rollout import Rollout, Task, play
 from ragen2.types import Group
-
-Z_95 = 1.959964
 
 
 def evaluate(
@@ -32,7 +31,7 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     found = surface(groups)
     rewards = np.concatenate([group.rewards_G for group in groups])
     count = len(rewards)
-    low, high = wilson_interval(found["success"], count)
+    low, high = wilson_of_trials(found["success"], count)
     return {
         "eval/success": found["success"],
         "eval/success_low": low,
@@ -43,11 +42,3 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
             {"eval/format_validity": found["format_validity"]} if "format_validity" in found else {}
         ),
     }
-
-
-def wilson_interval(rate: float, count: int) -> tuple[float, float]:
-    """95% interval of a proportion (Wilson's score interval)."""
-    centre = (rate + Z_95**2 / (2 * count)) / (1 + Z_95**2 / count)
-    spread = rate * (1 - rate) / count + Z_95**2 / (4 * count**2)
-    half = Z_95 * float(np.sqrt(spread)) / (1 + Z_95**2 / count)
-    return max(0.0, centre - half), min(1.0, centre + half)
