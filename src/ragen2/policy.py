@@ -23,7 +23,10 @@ Gradient = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample. ``top_p`` of 1 and ``top_k`` of 0 switch those cuts off."""
+    """How to sample. ``top_p`` of 1 and ``top_k`` of 0 switch those cuts off.
+
+    A temperature of 0 takes the likeliest token; log-probs are then those of temperature 1.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0

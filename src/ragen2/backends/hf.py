@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
 from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.draws import cut, invert
+from ragen2.backends.engine import Engine, open_engine
 from ragen2.backends.kv_memory import KVMemory, KVRecorder, weights_version
 from ragen2.backends.logprobs import Trunk
+from ragen2.backends.precision import compute_dtype
 from ragen2.backends.scoring import PairScorer
-from ragen2.backends.settings import SCORE_TOKENS
+from ragen2.backends.settings import SCORE_TOKENS, EngineChoice, Precision
 from ragen2.errors import RunError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
@@ -34,10 +38,13 @@ class HFPolicy:
         *,
         max_batch: int = 512,
         score_tokens: int = SCORE_TOKENS,
+        precision: Precision = "auto",
+        engine: EngineChoice = "auto",
     ) -> None:
         self.network = network
         self.tokenizer = tokenizer
         self.max_batch = max_batch
+        self.dtype = compute_dtype(precision, next(network.parameters()).device)
         self.max_context = int(
             getattr(network.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
         )
@@ -45,6 +52,14 @@ class HFPolicy:
         self.scorer = PairScorer(self.trunk, score_tokens)
         self._pieces = _TokenTexts(tokenizer)
         self._memory: KVMemory | None = None
+        self._engine_choice = engine
+
+    @cached_property
+    def engine(self) -> Engine | str:
+        """What samples: an engine of ours over the same weights, or why Hugging Face's code has to."""
+        if self._engine_choice == "plain":
+            return "the plain path was asked for"
+        return open_engine(self.network, self.tokenizer, dtype=self.dtype, max_batch=self.max_batch)
 
     @property
     def device(self) -> torch.device:
@@ -58,6 +73,10 @@ class HFPolicy:
         Log-probs are those of the whole distribution at the sampling temperature, also when
         ``top_p`` or ``top_k`` cut the choice, because that is what a learner can reproduce.
         """
+        if not requests:
+            return []
+        if not isinstance(self.engine, str):
+            return self.engine.sample(requests, params)
         completions: list[Completion] = []
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
@@ -80,9 +99,9 @@ class HFPolicy:
             return self.scorer.score(pairs, temperature)
 
     def precision(self) -> torch.autocast:
-        """bfloat16 products on a GPU, plain float32 on a CPU."""
-        is_gpu = self.device.type == "cuda"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu)
+        """The context in which the network computes as the learner's does."""
+        is_low = self.dtype is not torch.float32
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=is_low)
 
 
 class _TokenTexts:
@@ -213,17 +232,14 @@ class _Decoder:
 
     def _choose(self, logits: torch.Tensor, active: list[int], position: int) -> torch.Tensor:
         """Draw one token a row by inverting the cumulative distribution at the row's own uniform."""
-        logp = torch.log_softmax(logits.float() / self.params.temperature, dim=-1)
-        cumulative = _cut(logp, self.params).cumsum(-1)
-        draws = torch.as_tensor(self.uniforms[active, position], dtype=torch.float32).to(
-            self.device
-        )
-        # A draw so near 1 that it rounds up must still land on a token that may be chosen.
-        below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(cumulative[:, -1:]))
-        wanted = (draws[:, None] * cumulative[:, -1:]).minimum(below)
-        # Where nothing is finite, nothing can be found: such a row lands past the end.
-        places = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
-        tokens = places.clamp(max=logp.shape[-1] - 1)
+        logp = torch.log_softmax(logits.float() / (self.params.temperature or 1.0), dim=-1)
+        if self.params.temperature == 0.0:
+            tokens = logp.argmax(-1)
+        else:
+            kept = cut(logp, top_k=self.params.top_k, top_p=self.params.top_p)
+            uniforms = self.uniforms[active, position, None]
+            draws = torch.as_tensor(uniforms, dtype=torch.float32).to(self.device)
+            tokens = invert(kept.cumsum(-1), draws)
         chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
         for index, token, value in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
             if math.isnan(value):
@@ -271,17 +287,3 @@ def _left_padded(
         padded[row, width - len(ids) :] = torch.tensor(ids)
         mask[row, width - len(ids) :] = 1
     return padded.to(device), mask.to(device)
-
-
-def _cut(logp: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Probabilities after ``top_k`` and ``top_p``; not normalised again, the draw does that."""
-    probabilities = logp.exp()
-    if params.top_k and params.top_k < logp.shape[-1]:
-        least = probabilities.topk(params.top_k, dim=-1).values[:, -1:]
-        probabilities = probabilities.where(probabilities >= least, 0.0)
-    if params.top_p < 1.0:
-        ordered, places = probabilities.sort(dim=-1, descending=True)
-        before = ordered.cumsum(-1) - ordered
-        kept = ordered.where(before < params.top_p * ordered.sum(-1, keepdim=True), 0.0)
-        probabilities = torch.zeros_like(probabilities).scatter(-1, places, kept)
-    return probabilities

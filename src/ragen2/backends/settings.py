@@ -8,6 +8,9 @@ from pydantic import Field
 
 from ragen2.component import Settings
 
+Precision = Literal["auto", "float32", "bfloat16"]
+EngineChoice = Literal["auto", "plain"]
+
 EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
 SCORE_TOKENS = 16_384
@@ -22,6 +25,14 @@ class ModelSettings(Settings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where the model lives; `auto` takes a GPU when there is one"
+    )
+    precision: Precision = Field(
+        "auto",
+        description="type of matrix products; weights stay float32; `auto`: bfloat16 on a GPU",
+    )
+    engine: EngineChoice = Field(
+        "auto",
+        description="what samples: `auto` is an engine of ours where it can run the model",
     )
     score_tokens: int = Field(
         SCORE_TOKENS,
@@ -66,5 +77,16 @@ class LearnerSettings(Settings):
     epochs: int = Field(1, ge=1, description="passes over a batch")
     minibatches: int = Field(1, ge=1, description="optimiser steps a pass over a batch makes")
     micro_tokens: int = Field(
-        16_384, ge=1, description="padded tokens in memory at once; changes speed, not results"
+        0,
+        ge=0,
+        description="tokens in memory at once; 0 takes 2,048 on a CPU and 8,192 on a GPU; changes "
+        "speed, not results",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="keep one row a layer and compute the rest again: less memory, a third slower",
+    )
+    compile: bool = Field(
+        False,
+        description="torch.compile the passes of an update; needs a compiler, pays on long runs",
     )

@@ -1,0 +1,38 @@
+"""Samplers that run a model's weights themselves, without a Python call per module and token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+
+from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.engine.families import read_family
+from ragen2.policy import Request, SamplingParams
+from ragen2.types import Completion
+
+
+class Engine(Protocol):
+    """Writes completions with a model's weights."""
+
+    def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """One completion a request, in order."""
+        ...
+
+
+def open_engine(
+    network: Any, tokenizer: TemplateTokenizer, *, dtype: torch.dtype, max_batch: int
+) -> Engine | str:
+    """The engine for this model where it lives, or why there is none."""
+    family = read_family(network)
+    if isinstance(family, str):
+        return family
+    if family.embed.weight.device.type == "cuda":
+        if find_spec("triton") is None:
+            return "Triton is not installed"
+        from ragen2.backends.engine.gpu import GPUEngine
+
+        return GPUEngine(family, tokenizer, dtype=dtype, max_batch=max_batch)
+    return "no engine for this device"

@@ -1,0 +1,14 @@
+"""The type that matrix products are computed in: the same for who samples, scores and learns."""
+
+from __future__ import annotations
+
+import torch
+
+from ragen2.backends.settings import Precision
+
+
+def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16 on a GPU and float32 on a CPU."""
+    if precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32

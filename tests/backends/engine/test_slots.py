@@ -1,0 +1,97 @@
+"""Rows of the engine's cache: who continues which, who copies whom, and that nothing is lost in growing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ragen2.backends.engine.slots import ROUND, Place, SlotCache
+from ragen2.types import IntArray
+
+
+@pytest.fixture
+def cache() -> SlotCache:
+    made = SlotCache(2, 1, 4, torch.float32, torch.device("cpu"))
+    made.reserve(4, 8)
+    return made
+
+
+def ids(*values: int) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def test_equal_prompts_are_read_once(cache: SlotCache) -> None:
+    places = cache.place([ids(1, 2), ids(3), ids(1, 2)])
+    assert [place.copy_of for place in places] == [0, 1, 0]
+    assert len({place.slot for place in places}) == 3
+    assert [place.known for place in places] == [0, 0, 0]
+
+
+def test_a_prompt_that_continues_a_row_keeps_it(cache: SlotCache) -> None:
+    first = cache.place([ids(1, 2), ids(3)])
+    cache.hold(first[0].slot, ids(1, 2, 9))
+    cache.hold(first[1].slot, ids(3, 8))
+    places = cache.place([ids(3, 8, 5), ids(1, 2, 9, 4, 4)])
+    assert places == [Place(first[1].slot, 2, 0), Place(first[0].slot, 3, 1)]
+
+
+def test_the_longest_row_is_continued(cache: SlotCache) -> None:
+    first = cache.place([ids(1), ids(2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    cache.hold(first[1].slot, ids(1, 2, 3))
+    assert cache.place([ids(1, 2, 3, 4)]) == [Place(first[1].slot, 3, 0)]
+
+
+def test_a_row_serves_one_prompt_only(cache: SlotCache) -> None:
+    first = cache.place([ids(1, 2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    places = cache.place([ids(1, 2, 3), ids(1, 2, 4)])
+    assert [place.known for place in places] == [2, 0]
+    assert places[0].slot != places[1].slot
+
+
+def test_a_row_that_holds_the_whole_prompt_is_read_again(cache: SlotCache) -> None:
+    # At least one token must be read, because its hidden state is what the next is drawn from.
+    first = cache.place([ids(1, 2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    assert cache.place([ids(1, 2)])[0].known == 0
+
+
+def test_new_weights_make_rows_useless(cache: SlotCache) -> None:
+    first = cache.place([ids(1, 2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    cache.forget()
+    assert cache.place([ids(1, 2, 3)])[0].known == 0
+
+
+def test_a_row_given_away_is_not_continued_later(cache: SlotCache) -> None:
+    first = cache.place([ids(1, 2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    cache.place([ids(7), ids(8), ids(9), ids(10)])
+    assert cache.place([ids(1, 2, 3)])[0].known == 0
+
+
+def test_growing_keeps_what_rows_hold(cache: SlotCache) -> None:
+    first = cache.place([ids(1, 2)])
+    cache.hold(first[0].slot, ids(1, 2))
+    cache.keys[:, first[0].slot, :, :2] = 7.0
+    tokens = cache.num_tokens
+    assert not cache.reserve(4, tokens)
+    assert cache.reserve(6, tokens + 1)
+    assert cache.num_tokens == tokens + ROUND
+    assert cache.trash == 6
+    assert (cache.keys[:, first[0].slot, :, :2] == 7.0).all()
+    assert cache.place([ids(1, 2, 3)])[0].known == 2
+
+
+def test_copying_a_row_copies_its_first_tokens(cache: SlotCache) -> None:
+    cache.keys.zero_()
+    cache.values.zero_()
+    cache.keys[:, 0, :, :3] = 1.0
+    cache.values[:, 0, :, :3] = 2.0
+    cache.copy_rows([(0, 1), (0, 3)], 2)
+    assert cache.keys[:, [1, 3], :, :2].eq(1.0).all()
+    assert cache.values[:, [1, 3], :, :2].eq(2.0).all()
+    assert cache.keys[:, 1, :, 2].eq(0.0).all()
+    assert cache.keys[:, 2].eq(0.0).all()
