@@ -1,6 +1,6 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
-# make parity  sets up verl and TRL in venvs of their own, then compares our losses with theirs
+# make parity  sets up verl, TRL and Triton beside our packages, then compares ours with theirs
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make check   lint, types, import rules and tests: the gate before a push
 PYTHON ?= python3
@@ -33,7 +33,7 @@ learn: $(READY)
 
 # verl and TRL pin other versions than we do. pip backtracks for ever on verl, uv does not; uv looks for
 # local wheels where pip is told to.
-peers: .venv-verl/.ready .venv-trl/.ready
+peers: .venv-verl/.ready .venv-trl/.ready .venv-triton/.ready
 
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 .venv-%/.ready: tests/parity/%.txt $(READY)
@@ -41,6 +41,12 @@ FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 	.venv-$*/bin/python -m pip install --quiet uv
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python \
 	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/$*.txt
+	touch $@
+
+# A folder of one package, not a venv: our own Python runs the GPU kernels with it, interpreted.
+.venv-triton/.ready: tests/parity/triton.txt $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-triton \
+	  --requirement tests/parity/triton.txt
 	touch $@
 
 docs: $(READY)
@@ -54,4 +60,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-verl .venv-trl
+	rm -rf $(VENV) .venv-verl .venv-trl .venv-triton

@@ -18,6 +18,8 @@ from transformers import (
 )
 
 from ragen2.backends.engine.families import Family, read_family
+from ragen2.backends.learner import add_lora
+from ragen2.backends.settings import ModelSettings
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -82,3 +84,10 @@ def test_what_would_change_the_mathematics_is_refused_with_its_name(
     found = read_family(network)
     assert isinstance(found, str)
     assert reason in found
+
+
+def test_adapted_layers_are_refused_unless_the_engine_reads_adapters() -> None:
+    network = add_lora(LlamaForCausalLM(LlamaConfig(**SHAPE)), ModelSettings(lora_rank=2), seed=0)
+    assert isinstance(read_family(network, adapters=True), Family)
+    assert read_family(network) == "PeftModelForCausalLM is not of the Llama, Qwen2 or Qwen3 family"
+    assert "adapted or quantised layers" in str(read_family(network.get_base_model()))

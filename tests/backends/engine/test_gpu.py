@@ -24,7 +24,9 @@ from transformers import (
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.engine.families import read_family
 from ragen2.backends.hf import HFPolicy
+from ragen2.backends.learner import add_lora
 from ragen2.backends.loading import open_model
+from ragen2.backends.settings import ModelSettings
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish
 
@@ -160,3 +162,22 @@ def test_new_weights_are_seen(tokenizer: TemplateTokenizer) -> None:
     after = engine.sample(requests, params)
     assert_same(after, plain.sample(requests, params))
     assert after[0].logprobs_T.tolist() != before[0].logprobs_T.tolist()
+
+
+def test_adapters_are_part_of_the_weights(tokenizer: TemplateTokenizer) -> None:
+    base = random_network(Qwen2ForCausalLM, Qwen2Config(**SHAPE))
+    network = add_lora(base, ModelSettings(lora_rank=4), seed=0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    family = read_family(network, adapters=True)
+    assert not isinstance(family, str)
+    engine = gpu.GPUEngine(family, tokenizer, dtype=torch.float32)
+    plain = HFPolicy(network, tokenizer, engine="plain")
+    params, requests = SamplingParams(max_tokens=3), requests_of(6)
+    adapted = plain.sample(requests, params)
+    assert_same(engine.sample(requests, params), adapted)
+    with network.disable_adapter():
+        without = plain.sample(requests, params)
+    assert abs(without[0].logprobs_T[0] - adapted[0].logprobs_T[0]) > 1e-3

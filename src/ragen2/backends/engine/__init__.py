@@ -26,10 +26,11 @@ def open_engine(
     network: Any, tokenizer: TemplateTokenizer, *, dtype: torch.dtype, max_batch: int
 ) -> Engine | str:
     """The engine for this model where it lives, or why there is none."""
-    family = read_family(network)
+    is_gpu = next(network.parameters()).device.type == "cuda"
+    family = read_family(network, adapters=is_gpu)
     if isinstance(family, str):
         return family
-    if family.embed.weight.device.type == "cuda":
+    if is_gpu:
         if find_spec("triton") is None:
             return "Triton is not installed"
         from ragen2.backends.engine.gpu import GPUEngine

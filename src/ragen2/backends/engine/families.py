@@ -64,8 +64,14 @@ class Family:
         return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
-def read_family(network: Any) -> Family | str:
-    """The model taken apart, or why it has to be run by Hugging Face's code."""
+def read_family(network: Any, *, adapters: bool = False) -> Family | str:
+    """The model taken apart, or why it has to be run by Hugging Face's code.
+
+    With ``adapters``, the projections of a model under LoRA may be adapted modules: the caller reads
+    them with ``weight_of``.
+    """
+    if adapters and hasattr(network, "get_base_model"):
+        network = network.get_base_model()
     if type(network) not in FAMILIES:
         return f"{type(network).__name__} is not of the Llama, Qwen2 or Qwen3 family"
     config = network.config
@@ -79,10 +85,13 @@ def read_family(network: Any) -> Family | str:
         "a bias in the MLP": bool(getattr(config, "mlp_bias", False)),
         "a bias after attention": network.model.layers[0].self_attn.o_proj.bias is not None,
         "an output bias": network.lm_head.bias is not None,
+        "an adapted head or embedding": type(network.lm_head) is not torch.nn.Linear
+        or type(network.model.embed_tokens) is not torch.nn.Embedding,
         "adapted or quantised layers": any(
-            type(module) is not torch.nn.Linear
-            for module in network.modules()
-            if isinstance(module, torch.nn.Linear)
+            not _is_plain(module, adapters=adapters)
+            for layer in network.model.layers
+            for module in (*layer.self_attn.children(), *layer.mlp.children())
+            if hasattr(module, "in_features")
         ),
     }
     found = [reason for reason, holds in reasons.items() if holds]
@@ -119,3 +128,29 @@ def _block(layer: Any) -> Block:
         up=mlp.up_proj,
         down=mlp.down_proj,
     )
+
+
+def weight_of(module: Any) -> torch.Tensor:
+    """A projection's matrix as it is stored, without what an adapter adds."""
+    weight: torch.Tensor = getattr(module, "base_layer", module).weight
+    return weight
+
+
+def is_adapted(module: Any) -> bool:
+    """Whether LoRA adds something to this projection."""
+    return hasattr(module, "get_delta_weight")
+
+
+def added_by_adapters(module: Any) -> torch.Tensor:
+    """What LoRA adds to a projection's matrix now."""
+    added: torch.Tensor = sum(module.get_delta_weight(name) for name in module.active_adapters)
+    return added
+
+
+def _is_plain(module: Any, *, adapters: bool) -> bool:
+    """A linear layer, perhaps under LoRA of the plain kind."""
+    base = getattr(module, "base_layer", module)
+    if type(base) is not torch.nn.Linear:
+        return False
+    is_dora = any(getattr(module, "use_dora", {}).values())
+    return base is module or (adapters and is_adapted(module) and not is_dora)

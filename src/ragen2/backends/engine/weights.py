@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ragen2.backends.engine.families import Block, Family
+from ragen2.backends.engine.families import Block, Family, added_by_adapters, is_adapted, weight_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,11 @@ class EngineWeights:
     def __init__(self, family: Family, dtype: torch.dtype) -> None:
         self.family = family
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._adapted: list[tuple[torch.Tensor, Any]] = []
         self._dtype = dtype
         self.embed = family.embed.weight
         self.norm = family.norm.weight
-        self.head = self._own(family.head.weight)
+        self.head = self._copied(family.head.weight)
         self.blocks = [self._block(block) for block in family.blocks]
         self.version = -1
 
@@ -48,10 +49,23 @@ class EngineWeights:
         if version == self.version:
             return False
         torch._foreach_copy_([own for own, _ in self._pairs], [src for _, src in self._pairs])
+        for own, module in self._adapted:
+            own.add_(added_by_adapters(module))
         self.version = version
         return True
 
-    def _own(self, *sources: torch.Tensor) -> torch.Tensor:
+    def _own(self, *modules: Any) -> torch.Tensor:
+        """The matrices of ``modules`` below each other, with what adapters add."""
+        joined = self._copied(*(weight_of(module) for module in modules))
+        parts = torch.split(joined, [len(weight_of(module)) for module in modules])
+        self._adapted += [
+            (part, module)
+            for part, module in zip(parts, modules, strict=True)
+            if is_adapted(module)
+        ]
+        return joined
+
+    def _copied(self, *sources: torch.Tensor) -> torch.Tensor:
         """One tensor of the engine that holds ``sources`` below each other."""
         rows = sum(len(source) for source in sources)
         shape = (rows, *sources[0].shape[1:])
@@ -65,14 +79,14 @@ class EngineWeights:
         has_bias = block.q.bias is not None
         return BlockWeights(
             norm=block.norm.weight,
-            qkv=self._own(*(module.weight for module in heads)),
-            qkv_bias=self._own(*(module.bias for module in heads)) if has_bias else None,
+            qkv=self._own(*heads),
+            qkv_bias=self._copied(*(module.bias for module in heads)) if has_bias else None,
             q_norm=_weight(block.q_norm),
             k_norm=_weight(block.k_norm),
-            o=self._own(block.o.weight),
+            o=self._own(block.o),
             mlp_norm=block.mlp_norm.weight,
-            gate_up=self._own(block.gate.weight, block.up.weight),
-            down=self._own(block.down.weight),
+            gate_up=self._own(block.gate, block.up),
+            down=self._own(block.down),
         )
 
 
