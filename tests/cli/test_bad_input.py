@@ -97,8 +97,8 @@ MISTAKES = {
         "no such command 'chek'; did you mean 'check'?; see ragen2 envs --help",
     ),
     "unknown flag": (
-        ("train", "--stesp", "3"),
-        "unknown option --stesp; did you mean '--set'?; see ragen2 train --help",
+        ("train", "--ouut", "3"),
+        "unknown option --ouut; did you mean '--out'?; see ragen2 train --help",
     ),
     "unknown flag before the verb": (
         ("--versoin",),

@@ -2,14 +2,17 @@
 
 import json
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ragen2.envs import check_env, make
+from ragen2.envs import check_env, deepcoder, make
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.code_cases import Grade
 from ragen2.envs.deepcoder import CodeEpisode, DeepCoder, extract_program
 from ragen2.envs.sandbox import best_isolation, isolation
 from ragen2.errors import ConfigError, EnvError
@@ -196,3 +199,39 @@ def test_real_problems_can_be_played(real_data: Callable[[str], Path]) -> None:
         assert isinstance(episode, CodeEpisode)
         assert f"Call the function {episode.problem.entry}." in episode.observation
         assert episode.step(f"```python\n{episode.expert()[0]}\n```").solved
+
+
+def test_equal_programs_that_are_asked_about_at_the_same_time_are_run_once(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group often writes one program many times; a second run could even get another verdict."""
+    calls: list[str] = []
+    really = deepcoder.grade
+
+    def slow(program: str, *rest: object) -> Grade:
+        calls.append(program)
+        time.sleep(0.2)  # time for the others to ask as well
+        return really(program, *rest)
+
+    monkeypatch.setattr(deepcoder, "grade", slow)
+    env = DeepCoder(data=source, held_out_ratio=0.5)
+    episodes = [env.start(0, luck) for luck in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        steps = list(pool.map(lambda one: one.step("print(int(input()))"), episodes))
+    assert calls == ["print(int(input()))"]
+    assert steps == [steps[0]] * 4
+
+
+def test_a_program_that_could_not_be_run_is_tried_again(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*rest: object) -> Grade:
+        raise EnvError("no sandbox")
+
+    env = DeepCoder(data=source, held_out_ratio=0.5)
+    program = "print(int(input()) + 0)"
+    with monkeypatch.context() as patch:
+        patch.setattr(deepcoder, "grade", fail)
+        with pytest.raises(EnvError, match="no sandbox"):
+            env.start(0, 0).step(program)
+    assert env.start(0, 0).step(program).done

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
 from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import ConfigError, RunError
 
@@ -19,20 +18,26 @@ if TYPE_CHECKING:
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import TrainerState
 
-EXIT_INTERRUPTED = 130
 
-
-def train(
-    run_file: Annotated[
-        Path | None,
+def train(  # noqa: PLR0913 - one parameter a flag
+    run_files: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="[RUN.toml]",
+            metavar="[RUN.toml]...",
             help="A run file, or the name of an embedded recipe such as frozen_lake_ppo "
-            "(docs/recipes.md has the list); left out, the embedded default.",
+            "(docs/recipes.md has the list); left out, the embedded default. Several are trained "
+            "each in a process of its own.",
         ),
     ] = None,
     overrides: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; must not exist yet.")] = None,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run directory; must not exist yet. With several runs, the folder for all of them: "
+            "those that are in it and unfinished are resumed."
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="RUN_DIR", help="Go on with this run from its newest checkpoint."),
@@ -40,21 +45,50 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print it, train nothing.")
     ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train every run with so many seeds, from its own upwards."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs trained side by side; left out, 1.")
+    ] = None,
+    mps: Annotated[
+        bool, typer.Option(help="Let jobs share an NVIDIA GPU through its MPS daemon.")
+    ] = True,
 ) -> None:
     """Train an agent and watch for collapse.
 
     Example: ragen2 train --set steps=20 --set filter.mass=0.8 --out runs/try
     """
-    from ragen2.config import dump_config, load_run
-
+    has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
     if resume is not None:
-        if run_file is not None or overrides or out is not None:
+        if run_files or overrides or out is not None:
             raise ConfigError(
                 "--resume takes its settings from the run; leave RUN.toml, --set and --out out"
             )
+        if has_jobs:
+            raise ConfigError(
+                "--resume goes on with one run; for several, repeat their command with its --out"
+            )
         _resume(resume, dry_run=dry_run)
-        return
-    config = load_run(run_file, overrides or ())
+    elif has_jobs:
+        from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
+
+        named = name_jobs(run_files or [], overrides or [], seeds or 1, out)
+        if dry_run:
+            print_jobs(named)
+        else:
+            train_jobs(named, at_once=jobs or 1, mps=mps)
+    else:
+        _train_one(run_files[0] if run_files else None, overrides or [], out, dry_run=dry_run)
+
+
+def _train_one(
+    run_file: Path | None, overrides: list[str], out: Path | None, *, dry_run: bool
+) -> None:
+    from ragen2.config import dump_config, load_run
+
+    config = load_run(run_file, overrides)
     if dry_run:
         print(dump_config(config), end="")
         return
@@ -112,7 +146,7 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
     from ragen2.reports.page import write_report
     from ragen2.trainer.loop import train as train_loop
 
-    asked = _StopRequest()
+    asked = StopRequest("finishing this step, then saving")
     with live_view(config, run, agent.learner.describe()) as view:
         final = train_loop(
             config, agent.policy, agent.learner, run, state=state, sinks=[view], stop_asked=asked
@@ -128,22 +162,3 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
         raise typer.Exit(EXIT_INTERRUPTED)
     if not (run.path / "checkpoints").is_dir():
         raise RunError(f"{run.path} has no checkpoint; the run directory was changed from outside")
-
-
-class _StopRequest:
-    """True after the first Ctrl-C or SIGTERM, so that the step is finished; a second stops at once."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
-
-    def __call__(self) -> bool:
-        return self.is_set
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if self.is_set:
-            raise KeyboardInterrupt
-        self.is_set = True
-        print("\nfinishing this step, then saving; press Ctrl-C again to stop at once", flush=True)

@@ -20,6 +20,8 @@ HELD_OUT_SEEDS = 100_000
 """Seeds below this are held out: evaluation uses them, training never does. An environment with a
 finite set of tasks maps held-out seeds to tasks that no training seed reaches."""
 
+Waits = Literal["nothing", "cores", "server"]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -84,6 +86,14 @@ class Env(Component, ABC):
     @abstractmethod
     def instruction(self) -> str:
         """The rules in the words of the system message, true to these settings, with an example."""
+
+    @property
+    def waits_for(self) -> Waits:
+        """What a step spends its time on: nothing (it is quick), programs on other cores, or a server.
+
+        Unless it is nothing, different episodes are stepped in different threads at the same time.
+        """
+        return "nothing"
 
     @abstractmethod
     def start(self, seed: int, luck: int) -> Episode:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step
+from ragen2.envs.base import Env, Episode, Step, Waits
 from ragen2.envs.code_cases import Problem, grade
 from ragen2.envs.code_files import problems_of
 from ragen2.envs.code_problems import own_problem, problem_names
@@ -94,6 +96,11 @@ class DeepCoder(Env):
         )
 
     @property
+    def waits_for(self) -> Waits:
+        """Programs run in sandboxes of their own."""
+        return "cores"
+
+    @property
     def limits(self) -> Limits:
         """What a program may use."""
         return Limits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
@@ -170,14 +177,34 @@ class CodeEpisode(Episode):
         return " ".join(parts)
 
 
+@dataclass(slots=True, eq=False)
+class _Verdict:
+    """What is known about one program; whoever asks first finds out, the others wait for that."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    found: tuple[tuple[bool, ...], Status] | None = None
+
+
+_verdicts_lock = threading.Lock()
+
+
 @lru_cache(maxsize=1024)
+def _verdict(problem: Problem, program: str, limits: Limits, demand: Demand) -> _Verdict:
+    return _Verdict()
+
+
 def _graded(
     problem: Problem, program: str, limits: Limits, demand: Demand
 ) -> tuple[tuple[bool, ...], Status]:
     """Which tests ``program`` passes and how it first fails: the same text always gets the same."""
-    sandbox = Sandbox(limits, best_isolation(demand))
-    result = grade(program, problem.cases, sandbox, problem.prelude)
-    return result.passed, result.first_failure
+    with _verdicts_lock:  # two threads that both miss would otherwise get two verdicts
+        verdict = _verdict(problem, program, limits, demand)
+    with verdict.lock:
+        if verdict.found is None:
+            sandbox = Sandbox(limits, best_isolation(demand))
+            result = grade(program, problem.cases, sandbox, problem.prelude)
+            verdict.found = result.passed, result.first_failure
+        return verdict.found
 
 
 def _problem(env: DeepCoder, seed: int) -> Problem:

@@ -7,6 +7,7 @@ plug-in may add its own.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ class DenseIndex:
 
     def __init__(self, texts: Sequence[str], encode: Encode) -> None:
         self._encode = encode
+        self._lock = threading.Lock()
         self._rows_ND = self._unit_rows(list(texts))
 
     def __len__(self) -> int:
@@ -47,7 +49,8 @@ class DenseIndex:
     def _unit_rows(self, texts: list[str]) -> npt.NDArray[np.float32]:
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
-        rows_ND: npt.NDArray[np.float32] = np.array(self._encode(texts), dtype=np.float32)
+        with self._lock:  # tokenizers of encoders are not made for several threads at once
+            rows_ND: npt.NDArray[np.float32] = np.array(self._encode(texts), dtype=np.float32)
         if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
             raise EnvError(
                 f"the encoder gave an array of shape {rows_ND.shape} for {len(texts)} texts; "

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Waits
 from ragen2.envs.dense_index import DenseIndex, load_encoder
 from ragen2.envs.search_episode import SearchEpisode
 from ragen2.envs.search_records import Question, read_passages, read_questions, split_questions
@@ -92,6 +92,12 @@ class SearchQA(Env):
             "Keep the answer short: a name, a year, yes or no. "
             "Example: <think>I need the founder of Acme</think><answer>search[Acme]</answer>"
         )
+
+    @property
+    def waits_for(self) -> Waits:
+        """Searching by words is quick; an encoder computes, a server keeps one waiting."""
+        waits: dict[str, Waits] = {"bm25": "nothing", "dense": "cores", "server": "server"}
+        return waits[self.retriever]
 
     def start(self, seed: int, luck: int) -> SearchEpisode:
         """Question from ``seed``; luck changes nothing."""

@@ -1,17 +1,24 @@
-"""Play groups of episodes in lockstep: one batched sample a turn for all that still run."""
+"""Play groups of episodes: one batched sample a turn for all that still run.
+
+Where a step of the environment waits for something else, the episodes are cut into fixed cohorts: while one
+is sampled, the steps of the others run in threads. Which episodes are sampled together, and in which order,
+never depends on how long anything takes, so the groups do not either.
+"""
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.policy import Request, Sampler
 from ragen2.rollout.context import first_visible_turn, prompt_ids, system_message, turn_message
+from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import action_span, parse_reply, reasoning_span
 from ragen2.rollout.settings import Rollout
 from ragen2.types import Completion, Group, Message, Prompt, Reply, StopReason, Trajectory, Turn
@@ -41,16 +48,68 @@ def play(
     """
     plays = [[_Play(env, rollout, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
-    prefill_ids = sampler.tokenizer.encode(rollout.form.prefill)
-    while running := [one for one in everyone if one.stop is None]:
-        asked = [one for one in running if one.prepare(sampler, prefill_ids)]
-        requests = [one.request(key) for one in asked]
-        completions = sampler.sample(requests, rollout.sampling) if requests else []
-        for one, completion in zip(asked, completions, strict=True):
-            one.take(completion, sampler)
+    workers = num_workers(env, rollout.env_workers)
+    cohorts = _cohorts(everyone, rollout.cohorts or (2 if workers else 1))
+    with Pool(workers) as pool:
+        while any(cohort.is_running for cohort in cohorts):
+            for cohort in cohorts:
+                cohort.end_turn(sampler)
+                cohort.begin_turn(sampler, rollout, key, pool)
     return [
         Group(members[0].prompt, tuple(one.trajectory() for one in members)) for members in plays
     ]
+
+
+def _cohorts(everyone: list[_Play], count: int) -> list[_Cohort]:
+    """Equal parts in order, so that members of a group, who share a prompt, mostly stay together."""
+    size = max(1, -(-len(everyone) // count))
+    return [_Cohort(everyone[at : at + size]) for at in range(0, len(everyone), size)]
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Episodes that are sampled together."""
+
+    plays: list[_Play]
+    asked: list[tuple[_Play, Completion, Reply]] = field(default_factory=list)
+    """Who wrote what in the turn under way."""
+    acted: Callable[[], list[_Acted]] = list
+    """Waits for what the environment made of it."""
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.asked) or any(one.stop is None for one in self.plays)
+
+    def begin_turn(
+        self, sampler: Sampler, rollout: Rollout, key: tuple[int | str, ...], pool: Pool
+    ) -> None:
+        """Sample the next replies and start to act on them."""
+        prefill_ids = sampler.tokenizer.encode(rollout.form.prefill)
+        going = [one for one in self.plays if one.stop is None]
+        ready = [one for one in going if one.prepare(sampler, prefill_ids)]
+        requests = [one.request(key) for one in ready]
+        completions = sampler.sample(requests, rollout.sampling) if requests else []
+        self.asked = [
+            (one, completion, parse_reply(completion, rollout.form))
+            for one, completion in zip(ready, completions, strict=True)
+        ]
+        self.acted = pool.begin([partial(one.act, reply) for one, _, reply in self.asked])
+
+    def end_turn(self, sampler: Sampler) -> None:
+        """Wait for the actions of the turn under way, if there is one, and record it."""
+        for (one, completion, reply), acted in zip(self.asked, self.acted(), strict=True):
+            one.record(completion, reply, acted, sampler)
+        self.asked, self.acted = [], list
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """The steps taken, their actions, and what is shown after them; nothing if that raised."""
+
+    steps: list[Step]
+    executed: list[str]
+    observation: str
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -99,10 +158,25 @@ class _Play:
             (*key, self.task.seed, self.task.luck, len(self.turns)),
         )
 
-    def take(self, completion: Completion, sampler: Sampler) -> None:
-        """Parse the reply, take its actions, record the turn."""
-        reply = parse_reply(completion, self.rollout.form)
-        steps, executed, observation = self._act(reply)
+    def act(self, reply: Reply) -> _Acted:
+        """Take the actions of a reply. May run in a thread of its own: it changes only the episode."""
+        steps: list[Step] = []
+        executed: list[str] = []
+        try:
+            for action in reply.actions[: self.env.max_actions - self.actions_taken]:
+                steps.append(self.episode.step(action))
+                executed.append(action)
+                if steps[-1].done:
+                    break
+            return _Acted(steps, executed, self.episode.observation)
+        except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
+            return _Acted(steps, executed, "", traceback.format_exc())
+
+    def record(self, completion: Completion, reply: Reply, acted: _Acted, sampler: Sampler) -> None:
+        """Note the turn, and whether it was the last."""
+        steps, executed = acted.steps, acted.executed
+        self.actions_taken += len(steps)
+        self._note_end(acted)
         is_bad = not reply.valid or any(not step.valid for step in steps)
         self.turns.append(
             Turn(
@@ -110,20 +184,18 @@ class _Play:
                 completion=completion,
                 reply=reply,
                 reasoning_span=reasoning_span(completion, self.rollout.form, sampler.tokenizer),
-                observation=observation,
+                observation=acted.observation,
                 reward=float(sum(step.reward for step in steps)),
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
                 action_span=action_span(completion, self.rollout.form, sampler.tokenizer),
             )
         )
-        if self.stop is None and self.actions_taken >= self.env.max_actions:
-            self.stop = StopReason.MAX_ACTIONS
         if self.stop is None and len(self.turns) >= self.env.max_turns:
             self.stop = StopReason.MAX_TURNS
         unknown = [action for step, action in zip(steps, executed, strict=True) if not step.valid]
         problem = reply.problem or (f"unknown action {unknown[0][:40]!r}" if unknown else "")
-        self.users.append(self._user_message(observation, problem))
+        self.users.append(self._user_message(acted.observation, problem))
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
@@ -131,24 +203,14 @@ class _Play:
             self.prompt, self.task.luck, tuple(self.turns), self.stop, self.solved, self.error
         )
 
-    def _act(self, reply: Reply) -> tuple[list[Step], list[str], str]:
-        """The steps taken, their actions, and what is shown after them; nothing if that raised."""
-        steps: list[Step] = []
-        executed: list[str] = []
-        try:
-            for action in reply.actions[: self.env.max_actions - self.actions_taken]:
-                steps.append(self.episode.step(action))
-                executed.append(action)
-                self.actions_taken += 1
-                if steps[-1].done:
-                    self.stop, self.solved = StopReason.DONE, steps[-1].solved
-                    break
-            observation = self.episode.observation
-        except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
-            self.error, observation = traceback.format_exc(), ""
-            self.stop, self.solved = StopReason.ENV_ERROR, False
-            logger.warning("%s seed %d raised: %s", self.env.kind, self.task.seed, self.error)
-        return steps, executed, observation
+    def _note_end(self, acted: _Acted) -> None:
+        if acted.error:
+            self.stop, self.error = StopReason.ENV_ERROR, acted.error
+            logger.warning("%s seed %d raised: %s", self.env.kind, self.task.seed, acted.error)
+        elif acted.steps and acted.steps[-1].done:
+            self.stop, self.solved = StopReason.DONE, acted.steps[-1].solved
+        elif self.actions_taken >= self.env.max_actions:
+            self.stop = StopReason.MAX_ACTIONS
 
     def _user_message(self, observation: str, problem: str) -> Message:
         left = self.env.max_actions - self.actions_taken

@@ -35,6 +35,19 @@ class Rollout(Settings):
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus mass of sampling; 1 is off")
     top_k: int = Field(0, ge=0, description="tokens sampling may choose from; 0 is all")
     max_tokens: int = Field(128, ge=1, description="tokens of one reply at most")
+    env_workers: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="threads that step a slow environment; 0 chooses. Changes speed, not results",
+    )
+    cohorts: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="parts of a batch sampled in turn while the others' steps run; 0 is 2 for a slow "
+        "environment, else 1",
+    )
 
     @property
     def form(self) -> ReplyFormat:
