@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ragen2.cli.bench_output import OutOption, RepeatsOption, check_device, write_json
+from ragen2.cli.bench_rollout import bench_rollout
+from ragen2.cli.bench_step import bench_step
 from ragen2.cli.options import SetOption, torch_room
-from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.backends.bench_score import Comparison
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 TRACES = 64
 
 app = typer.Typer(help="Measure throughput on this machine.", no_args_is_help=True)
+app.command("rollout")(bench_rollout)
+app.command("step")(bench_step)
 
 
 @app.command("envs")
@@ -82,7 +85,7 @@ def bench_score(
         list[int] | None,
         typer.Option(min=2, max=TRACES, help="Columns; may be given often. Left out: 8 and 64."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each; the median counts.")] = 3,
+    repeats: RepeatsOption = 3,
     score_tokens: Annotated[
         int, typer.Option(min=1, help="Padded tokens in memory at once, as in a run file.")
     ] = 16_384,
@@ -90,14 +93,13 @@ def bench_score(
         int,
         typer.Option(min=0, help="Re-encode so many columns only and scale up; 0 means all."),
     ] = 0,
-    out: Annotated[Path | None, typer.Option(help="Also write all figures here, as JSON.")] = None,
+    out: OutOption = None,
 ) -> None:
     """Cross-score 64 FrozenLake reasonings, and time it against re-encoding every pair.
 
     Example: ragen2 bench score --prompts 8 --repeats 1
     """
-    if device not in {"auto", "cpu", "cuda"}:
-        raise ConfigError(f"--device must be auto, cpu or cuda, got {device}")
+    check_device(device)
     room = torch_room()
     from ragen2.backends.bench_score import compare, machine
     from ragen2.envs import FrozenLake
@@ -124,7 +126,7 @@ def bench_score(
         _print_comparison(columns, comparison)
     if out is not None:
         about = {"model": model, "score_tokens": score_tokens, **machine(policy)}
-        _write_json(out, {**about, "sizes": found})
+        write_json(out, {**about, "sizes": found})
 
 
 @app.command("update")
@@ -134,9 +136,9 @@ def bench_update(
     share: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of the prompts the filter keeps.")
     ] = 0.4,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each; the median counts.")] = 3,
+    repeats: RepeatsOption = 3,
     overrides: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Also write all figures here, as JSON.")] = None,
+    out: OutOption = None,
 ) -> None:
     """Update on the same rollouts with and without a filter, and time the filter itself.
 
@@ -164,7 +166,7 @@ def bench_update(
             "prompts": prompts,
             "group_size": group_size,
         }
-        _write_json(out, {**about, **work.summary(found), "updates": found})
+        write_json(out, {**about, **work.summary(found), "updates": found})
 
 
 def _print_updates(work: UpdateWorkload, found: dict[str, dict[str, Any]]) -> None:
@@ -211,14 +213,3 @@ def _print_comparison(columns: int, comparison: Comparison) -> None:
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
     return {**asdict(comparison), "speedup": comparison.speedup}
-
-
-def _write_json(file: Path, found: dict[str, Any]) -> None:
-    import json
-
-    from ragen2.runs.files import write_atomically
-
-    try:
-        write_atomically(file, json.dumps(found, indent=1) + "\n")
-    except OSError as error:
-        raise RunError(f"--out {file} cannot be written: {error.strerror}") from error
