@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ragen2.backends.hf import HFPolicy, _Decoder
+from ragen2.backends.settings import EngineChoice
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish, FloatArray, IntArray, Message
@@ -21,6 +22,14 @@ from ragen2.types import Completion, Finish, FloatArray, IntArray, Message
 FREE = SamplingParams(max_tokens=24, stop=())
 """Nothing but an end of message or the limit stops the writing."""
 PLAY = SamplingParams(max_tokens=64)
+
+
+@pytest.fixture(scope="module", params=["auto", "plain"])
+def policy(request: pytest.FixtureRequest, embedded: Any) -> HFPolicy:
+    """The embedded model played by our engine, and by Hugging Face's own code."""
+    made = HFPolicy(*embedded, engine=request.param)
+    assert isinstance(made.engine, str) == (request.param == "plain")
+    return made
 
 
 def asked(prompts: Sequence[IntArray], *key: int | str) -> list[Request]:
@@ -85,7 +94,7 @@ def test_a_limit_on_the_batch_changes_nothing(
     policy: HFPolicy, lake_prompts: list[IntArray]
 ) -> None:
     requests = asked(lake_prompts, "limit")
-    narrow = HFPolicy(policy.network, policy.tokenizer, max_batch=4)
+    narrow = HFPolicy(policy.network, policy.tokenizer, max_batch=4, engine=policy.engine_choice)
     one, two = policy.sample(requests, PLAY), narrow.sample(requests, PLAY)
     assert [c.ids_T.tolist() for c in one] == [c.ids_T.tolist() for c in two]
 
@@ -288,13 +297,15 @@ def test_a_second_turn_writes_the_same_in_a_policy_that_did_not_write_the_first(
     first = asked(lake_prompts * 2, "memory")
     requests = second_turn(policy, first, policy.sample(first, PLAY))
     continued = policy.sample(requests, PLAY)
-    fresh = HFPolicy(policy.network, policy.tokenizer).sample(requests, PLAY)
+    again = HFPolicy(policy.network, policy.tokenizer, engine=policy.engine_choice)
+    fresh = again.sample(requests, PLAY)
     assert [c.ids_T.tolist() for c in continued] == [c.ids_T.tolist() for c in fresh]
 
 
-def test_a_second_turn_reads_only_what_is_new(
-    policy: HFPolicy, lake_prompts: list[IntArray]
+def test_a_second_turn_of_the_plain_path_reads_only_what_is_new(
+    embedded: Any, lake_prompts: list[IntArray]
 ) -> None:
+    policy = HFPolicy(*embedded, engine="plain")
     first = asked(lake_prompts, "what is new")
     requests = second_turn(policy, first, policy.sample(first, PLAY))
     widths: list[int] = []
@@ -308,10 +319,11 @@ def test_a_second_turn_reads_only_what_is_new(
     assert widths[0] < 20 < min(len(request.prompt_ids_T) for request in requests)
 
 
+@pytest.mark.parametrize("choice", ["auto", "plain"])
 def test_a_second_turn_after_an_update_does_not_use_what_old_weights_made(
-    small: Any, forward_logprobs: Callable[..., FloatArray]
+    small: Any, forward_logprobs: Callable[..., FloatArray], choice: EngineChoice
 ) -> None:
-    policy = HFPolicy(*small)
+    policy = HFPolicy(*small, engine=choice)
     first = asked([np.arange(20, 50), np.arange(60, 80)], "update")
     requests = second_turn(policy, first, policy.sample(first, FREE))
     with torch.no_grad():
@@ -329,4 +341,6 @@ def test_weights_that_are_not_numbers_end_in_one_line(
     with torch.no_grad():
         next(broken.parameters()).fill_(math.nan)
     with pytest.raises(RunError, match=r"^the model's output is not a number; .+$"):
-        HFPolicy(broken, policy.tokenizer).sample(asked(lake_prompts[:2], "broken"), FREE)
+        HFPolicy(broken, policy.tokenizer, engine=policy.engine_choice).sample(
+            asked(lake_prompts[:2], "broken"), FREE
+        )

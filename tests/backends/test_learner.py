@@ -17,8 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.algorithms import GRPO, PPO
 from ragen2.algorithms.supervised import Supervised
+from ragen2.backends.batches import packed_batches
 from ragen2.backends.hf import HFPolicy
-from ragen2.backends.learner import TorchLearner, micro_batches
+from ragen2.backends.learner import TorchLearner
 from ragen2.backends.opening import open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
@@ -28,7 +29,7 @@ from ragen2.types import FloatArray, Sample
 Samples = Callable[..., list[Sample]]
 
 LENGTHS = [40, 44, 41, 50, 47, 42, 49, 45, 43, 48, 46, 40]
-"""Twelve samples: three of the longest need fewer tokens than four of the shortest."""
+"""Twelve samples of different lengths."""
 LORA = ModelSettings(lora_rank=4)
 
 
@@ -72,7 +73,7 @@ def test_micro_batches_of_1_3_and_all_samples_give_the_same_gradient(
     found = []
     for size in (1, 3, len(samples)):
         budget = size * max(LENGTHS)
-        assert {len(rows) for rows in micro_batches(LENGTHS, budget)} == {size}
+        assert len(packed_batches(LENGTHS, budget)) >= len(samples) // (size + 1)
         learner = learner_of(small, micro_tokens=budget)
         learner.keep_reference()
         with torch.no_grad():
@@ -107,17 +108,6 @@ def test_the_embedded_model_has_one_gradient_too(embedded: Any, random_samples: 
         gradients.append(flat_gradient(learner))
     for other in gradients[1:]:
         assert (other - gradients[0]).abs().max() < 1e-5
-
-
-def test_a_micro_batch_never_holds_more_padded_tokens_than_allowed() -> None:
-    lengths = np.random.default_rng(0).integers(1, 100, 200).tolist()
-    batches = micro_batches(lengths, 150)
-    assert sorted(row for rows in batches for row in rows) == list(range(200))
-    assert all(len(rows) * max(lengths[row] for row in rows) <= 150 for rows in batches)
-
-
-def test_a_sample_longer_than_the_budget_goes_alone() -> None:
-    assert micro_batches([10, 500, 10], 20) == [[0, 2], [1]]
 
 
 def test_an_update_follows_the_gradient_of_expected_reward(small: Any) -> None:
@@ -680,3 +670,81 @@ def test_the_units_of_what_is_logged_do_not_depend_on_the_aggregation(
     scale = factor[aggregation] * tokens if aggregation in factor else 1.0
     for name in ("loss", "policy_loss"):
         assert found[name] == pytest.approx(wanted[name] * scale, rel=1e-4), name
+
+
+# --- what an update does not compute ---------------------------------------------------------------
+
+
+def passes_of(module: Any) -> list[int]:
+    """A list that grows by the number of tokens of every pass through ``module``."""
+    tokens: list[int] = []
+    module.register_forward_pre_hook(
+        lambda _module, _args, options: tokens.append(options["input_ids"].numel()),
+        with_kwargs=True,
+    )
+    return tokens
+
+
+def test_an_update_reads_each_token_once_and_the_reference_only_for_kl(
+    small: Any, random_samples: Samples
+) -> None:
+    """Old log-probs come with the samples, so no pass is spent on them."""
+    learner, samples = learner_of(small, micro_tokens=100), random_samples(LENGTHS)
+    learner.keep_reference()
+    assert learner._reference is not None
+    read, referred = passes_of(learner.reader.network), passes_of(learner._reference.network)
+    learner.update(samples, GRPO(), scale=1.0)
+    assert sum(read) == sum(LENGTHS)
+    assert referred == []
+    learner.update(samples, GRPO(kl_coefficient=0.1), scale=1.0)
+    assert sum(read) == 2 * sum(LENGTHS)
+    assert sum(referred) == sum(LENGTHS)
+
+
+def test_the_first_step_on_fresh_samples_has_ratio_one(small: Any, random_samples: Samples) -> None:
+    """The sampler's log-probs are the learner's to rounding, so nothing is clipped."""
+    learner = learner_of(small)
+    samples = on_policy(learner, random_samples(LENGTHS))
+    metrics = learner.update(samples, GRPO(), scale=1.0).metrics
+    assert metrics["sampler_mismatch"] < 1e-5
+    assert metrics["clip_fraction"] == 0.0
+    advantages = np.concatenate([s.advantages_T[s.loss_mask_T] for s in samples])
+    assert metrics["policy_loss"] == pytest.approx(-advantages.mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_the_share_of_padding_is_reported(
+    small: Any, random_samples: Samples, minibatches: int
+) -> None:
+    samples = random_samples([40] * 5 + [38])
+    learner = learner_of(small, micro_tokens=10_000, minibatches=minibatches)
+    assert learner.update(samples, GRPO(), scale=1.0).metrics["padding"] == 0.0
+    learner.reader.is_packed = False
+    shares = {1: 2 / 240, 3: 2 / 80 / 3}
+    found = learner.update(samples, GRPO(), scale=1.0).metrics["padding"]
+    assert found == pytest.approx(shares[minibatches])
+
+
+def test_a_checkpoint_of_the_plain_optimiser_is_taken_over(
+    small: Any, random_samples: Samples, tmp_path: Path
+) -> None:
+    one, two = learner_of(small), learner_of(small)
+    trained = [p for group in one.optimiser.param_groups for p in group["params"]]
+    one.optimiser = torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.0)
+    one.update(random_samples(LENGTHS), GRPO(), scale=1.0)
+    one.save(tmp_path)
+    two.load(tmp_path)
+    for learner in (one, two):
+        learner.update(random_samples(LENGTHS, seed=1), GRPO(), scale=1.0)
+    torch.testing.assert_close(flat_weights(one), flat_weights(two))
+
+
+def test_the_precision_of_the_model_is_that_of_an_update(
+    small: Any, random_samples: Samples
+) -> None:
+    """bfloat16 products on a CPU are asked for: near the float32 result, and not it."""
+    samples = random_samples(LENGTHS)
+    plain = learner_of(small).gradients(samples, Supervised())["loss"]
+    low = learner_of(small, ModelSettings(precision="bfloat16")).gradients(samples, Supervised())
+    assert low["loss"] == pytest.approx(plain, rel=0.02)
+    assert low["loss"] != pytest.approx(plain, rel=1e-6)

@@ -59,6 +59,79 @@ def test_chunks_change_neither_values_nor_gradients(
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("rows", [4, ROWS])
+def test_gradients_are_those_of_log_softmax(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.nn.Linear],
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    has_bias: bool,
+) -> None:
+    """Each row pulls by its own amount, so that a row's gradient given to another would show."""
+    hidden, targets, plain = parts
+    head = torch.nn.Linear(WIDTH, VOCABULARY, bias=has_bias)
+    with torch.no_grad():
+        head.weight.copy_(plain.weight)
+    pull, spread = torch.linspace(-1, 2, ROWS), torch.linspace(3, -1, ROWS)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", rows * VOCABULARY)
+
+    def gradients(logp: torch.Tensor, entropy: torch.Tensor) -> list[torch.Tensor]:
+        wanted = [leaf, *head.parameters()]
+        return list(torch.autograd.grad((pull * logp + spread * entropy).sum(), wanted))
+
+    leaf = hidden.clone().requires_grad_()
+    found = gradients(*chosen_logprobs(leaf, targets, head, temperature=0.7))
+    naive = torch.distributions.Categorical(logits=head(leaf) / 0.7)
+    wanted = gradients(naive.log_prob(targets), naive.entropy())
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_a_frozen_head_gets_no_gradient_and_its_input_does(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.nn.Linear],
+) -> None:
+    hidden, targets, head = parts
+    head.requires_grad_(False)
+    leaf = hidden.clone().requires_grad_()
+    chosen_logprobs(leaf, targets, head, temperature=1.0)[0].sum().backward()
+    assert head.weight.grad is None
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max() > 0.0
+
+
+def test_nothing_of_the_vocabularys_size_is_kept_for_the_backward_pass(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.nn.Linear],
+) -> None:
+    hidden, targets, head = parts
+    kept: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        chosen_logprobs(hidden.clone().requires_grad_(), targets, head, temperature=0.7)
+    assert head.weight.numel() in kept
+    assert max(kept) < ROWS * VOCABULARY
+
+
+def test_a_head_that_is_no_matrix_gives_the_same(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.nn.Linear], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, targets, head = parts
+    wrapped = torch.nn.Sequential(head)
+    found = []
+    for one in (head, wrapped):
+        monkeypatch.setattr(logprobs, "MAX_LOGITS", 5 * VOCABULARY)
+        head.zero_grad()
+        logp, entropy = chosen_logprobs(hidden, targets, one, temperature=0.7)
+        (logp + entropy.square()).sum().backward()
+        assert head.weight.grad is not None
+        found.append((logp.detach(), entropy.detach(), head.weight.grad.clone()))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+
+
 def test_chunks_without_gradients_give_the_same_values(
     parts: tuple[torch.Tensor, torch.Tensor, torch.nn.Linear], monkeypatch: pytest.MonkeyPatch
 ) -> None:

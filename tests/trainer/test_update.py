@@ -12,10 +12,12 @@ import pytest
 
 from ragen2.algorithms import GRPO, PPO, Algorithm, DrGRPO, ReinforcePlusPlus
 from ragen2.backends.opening import Agent, open_agent
+from ragen2.backends.reading import Reader
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll
 from ragen2.rollout import Rollout
+from ragen2.trainer.samples import draft_samples, flatten
 from ragen2.trainer.update import credited_samples, update
 from ragen2.types import FloatArray, Group, Sample, Selection, StopReason, Trajectory, Update
 
@@ -258,37 +260,44 @@ def agents() -> dict[str, Agent]:
     }
 
 
+@pytest.fixture
+def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beginnings that samples share are read with each, so that tokens can be counted by hand."""
+    monkeypatch.setattr(Reader, "shares", False)
+
+
 @contextmanager
 def counted(agent: Agent) -> Iterator[dict[str, int]]:
-    """Rows that go forward and backward through each of the networks of a learner."""
+    """Tokens that go forward and backward through each of the networks of a learner."""
     learner = agent.learner
-    networks = {"policy": learner.network, "reference": learner._reference.decoder}
+    networks = {"policy": learner.network, "reference": learner._reference.network}
     if learner._critic is not None:
         networks["critic"] = learner._critic.network
-    rows = dict.fromkeys(
+    tokens = dict.fromkeys(
         [f"{name} {way}" for name in networks for way in ("forward", "backward")], 0
     )
     hooks = []
     for name, network in networks.items():
-        # Each row goes once through the first layer of a network.
+        # Each token goes once through the first layer of a network.
         layer = next(m for n, m in network.named_modules() if n.endswith("layers.0"))
 
         def forward(module, inputs, output, name=name):
-            rows[f"{name} forward"] += len(inputs[0])
+            tokens[f"{name} forward"] += inputs[0].shape[:2].numel()
             states = output[0] if isinstance(output, tuple) else output
             if states.requires_grad:
                 states.register_hook(lambda grad: backward(grad, name))
 
         def backward(grad, name):
-            rows[f"{name} backward"] += len(grad)
+            tokens[f"{name} backward"] += grad.shape[:2].numel()
 
         hooks.append(layer.register_forward_hook(forward))
-    yield rows
+    yield tokens
     for hook in hooks:
         hook.remove()
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
+@pytest.mark.usefixtures("nothing_shared")
 def test_dropped_prompts_cost_no_forward_or_backward_pass(agents, group_of, name):
     agent = agents[name]
     algorithm = EVERY_PASS if name == "ppo" else GRPO(kl_coefficient=0.1)
@@ -296,14 +305,16 @@ def test_dropped_prompts_cost_no_forward_or_backward_pass(agents, group_of, name
     found = {}
     for count in (5, 2, 0):
         selection = Selection(np.arange(5) < count, np.ones(5), "" if count else "nothing")
-        with counted(agent) as rows:
+        with counted(agent) as tokens:
             update(config(algorithm), agent.learner, selection, groups, 1)
-        found[count] = dict(rows)
+        found[count] = dict(tokens)
     # Each kept rollout goes once through the policy and its reference, and with PPO twice forward
     # (values, then the critic's own update) and once backward through the critic.
     once = {"policy forward": 1, "policy backward": 1, "reference forward": 1}
     passes = {**once, "reference backward": 0}
     if name == "ppo":
         passes |= {"critic forward": 2, "critic backward": 1}
-    for count, rows in found.items():
-        assert rows == {way: 3 * count * times for way, times in passes.items()}
+    for count, tokens in found.items():
+        kept = sum(len(one.ids_T) for one in flatten(draft_samples(groups[:count], 1.0)))
+        assert (kept > 0) == (count > 0)
+        assert tokens == {way: kept * times for way, times in passes.items()}

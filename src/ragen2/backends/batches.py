@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ragen2.types import FloatArray, Sample
+from ragen2.backends.packing import Packing
+from ragen2.types import FloatArray, IntArray, Sample
+
+MAX_PADDING = 0.05
+"""Largest share of padding in a micro-batch of padded samples."""
+MIN_SHARED = 16
+"""Fewest first tokens that two samples share before they are read once for both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples as right-padded tensors; suffix N counts loss positions in row-major order."""
+    """Samples for one pass; suffix N counts the tokens that carry loss, sample after sample."""
 
     ids: torch.Tensor
-    mask: torch.Tensor
-    loss_mask: torch.Tensor
+    """One packed row, or one right-padded row a sample."""
+    packing: Packing | None
+    """None when the samples are padded."""
+    mask: torch.Tensor | None
+    """None when they are packed."""
+    predictors_N: torch.Tensor
+    """Place, in all rows joined, of the token before each one that carries loss."""
     targets_N: torch.Tensor
     old_logp_N: torch.Tensor
     advantages_N: torch.Tensor
@@ -27,52 +38,108 @@ class Batch:
     returns_N: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], weights: FloatArray, device: torch.device) -> Batch:
-        """Pad ``samples``; ``weights`` has one token weight a sample."""
-        width = max(len(sample.ids_T) for sample in samples)
-        ids = np.zeros((len(samples), width), dtype=np.int64)
-        mask = np.zeros((len(samples), width), dtype=np.int64)
-        loss_mask = np.zeros((len(samples), width), dtype=np.bool_)
-        for row, sample in enumerate(samples):
-            length = len(sample.ids_T)
-            ids[row, :length] = sample.ids_T
-            mask[row, :length] = 1
-            loss_mask[row, :length] = sample.loss_mask_T
-        chosen = [sample.loss_mask_T for sample in samples]
-
-        def joined(arrays: list[FloatArray]) -> torch.Tensor:
-            kept = [array[where] for array, where in zip(arrays, chosen, strict=True)]
-            return torch.as_tensor(np.concatenate(kept), dtype=torch.float32, device=device)
-
-        per_token = [np.full(len(s.ids_T), w) for s, w in zip(samples, weights, strict=True)]
+    def of(
+        cls,
+        samples: Sequence[Sample],
+        weights: FloatArray,
+        device: torch.device,
+        *,
+        is_packed: bool,
+        shared: Sequence[tuple[int, int]] | None = None,
+    ) -> Batch:
+        """Join ``samples``; ``weights`` has one token weight a sample, ``shared`` is for packed ones."""
+        begins = shared or [(0, 0)] * len(samples)
+        lengths = [len(s.ids_T) - count for s, (_, count) in zip(samples, begins, strict=True)]
+        width = max(lengths)
+        starts = np.cumsum([0, *lengths[:-1]]) if is_packed else np.arange(len(lengths)) * width
+        flat = np.zeros(sum(lengths) if is_packed else len(lengths) * width, dtype=np.int64)
+        places = []
+        for start, length, sample, (other, count) in zip(
+            starts, lengths, samples, begins, strict=True
+        ):
+            flat[start : start + length] = sample.ids_T[count:]
+            before = np.flatnonzero(sample.loss_mask_T) - 1
+            places.append(np.where(before < count, starts[other], start - count) + before)
+        real = torch.arange(width) < torch.tensor(lengths)[:, None]
+        targets = np.concatenate([sample.ids_T[sample.loss_mask_T] for sample in samples])
+        counts = [len(place) for place in places]
         return cls(
-            ids=torch.as_tensor(ids, device=device),
-            mask=torch.as_tensor(mask, device=device),
-            loss_mask=torch.as_tensor(loss_mask, device=device),
-            targets_N=torch.as_tensor(ids[loss_mask], device=device),
-            old_logp_N=joined([sample.old_logprobs_T for sample in samples]),
-            advantages_N=joined([sample.advantages_T for sample in samples]),
-            weights_N=joined(per_token),
+            ids=torch.as_tensor(flat).view(1 if is_packed else len(lengths), -1).to(device),
+            packing=Packing.of(lengths, device, begins) if is_packed else None,
+            mask=None if is_packed else real.long().to(device),
+            predictors_N=torch.as_tensor(np.concatenate(places)).to(device),
+            targets_N=torch.as_tensor(targets).to(device),
+            old_logp_N=_floats(samples, [s.old_logprobs_T for s in samples], device),
+            advantages_N=_floats(samples, [s.advantages_T for s in samples], device),
+            weights_N=torch.as_tensor(np.repeat(weights, counts), dtype=torch.float32).to(device),
             temperature=samples[0].temperature,
-            values_N=_joined_if_there([s.values_T for s in samples], joined),
-            returns_N=_joined_if_there([s.returns_T for s in samples], joined),
+            values_N=_floats_if_there(samples, [s.values_T for s in samples], device),
+            returns_N=_floats_if_there(samples, [s.returns_T for s in samples], device),
         )
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Group rows of similar length so that rows x longest stays inside ``budget`` tokens."""
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+def packed_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Rows in their order, cut so that their tokens stay inside ``budget``."""
     batches: list[list[int]] = []
-    for row in order:
-        if batches and lengths[row] * (len(batches[-1]) + 1) <= budget:
+    total = 0
+    for row, length in enumerate(lengths):
+        if batches and total + length <= budget:
             batches[-1].append(row)
+            total += length
         else:
             batches.append([row])
+            total = length
     return batches
 
 
-def _joined_if_there(
-    arrays: Sequence[FloatArray | None], joined: Callable[[list[FloatArray]], torch.Tensor]
+def shared_beginnings(samples: Sequence[Sample]) -> list[tuple[int, int]]:
+    """For each sample, an earlier one that is whole in the row and how many first tokens they share.
+
+    At least one token stays each sample's own, and few shared ones are not worth the joining.
+    """
+    found: list[tuple[int, int]] = []
+    whole = 0
+    for row, sample in enumerate(samples):
+        count = min(_common(samples[whole].ids_T, sample.ids_T), len(sample.ids_T) - 1)
+        if row == 0 or count < MIN_SHARED:
+            whole, count = row, 0
+        found.append((whole if count else 0, count))
+    return found
+
+
+def _common(one_T: IntArray, other_T: IntArray) -> int:
+    """Length of the beginning that both have."""
+    length = min(len(one_T), len(other_T))
+    differs = np.flatnonzero(one_T[:length] != other_T[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def padded_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Rows of similar length, so that rows x longest stays inside ``budget`` with little padding."""
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    batches: list[list[int]] = []
+    total = 0
+    for row in order:
+        total += lengths[row]
+        whole = lengths[row] * (len(batches[-1]) + 1) if batches else 0
+        if batches and whole <= budget and total >= (1.0 - MAX_PADDING) * whole:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+            total = lengths[row]
+    return batches
+
+
+def _floats(
+    samples: Sequence[Sample], arrays: Sequence[FloatArray], device: torch.device
+) -> torch.Tensor:
+    """Values at the tokens that carry loss."""
+    kept = [array[s.loss_mask_T] for s, array in zip(samples, arrays, strict=True)]
+    return torch.as_tensor(np.concatenate(kept), dtype=torch.float32).to(device)
+
+
+def _floats_if_there(
+    samples: Sequence[Sample], arrays: Sequence[FloatArray | None], device: torch.device
 ) -> torch.Tensor | None:
     there = [array for array in arrays if array is not None]
-    return joined(there) if len(there) == len(arrays) else None
+    return _floats(samples, there, device) if len(there) == len(arrays) else None

@@ -14,6 +14,9 @@ from ragen2.errors import ModelError
 from ragen2.types import Message
 
 _PLACEHOLDER = "ragen2assistantplaceholder"
+_PLAIN_DECODING = "transformers.tokenization_utils_tokenizers"
+REMEMBERED = 4096
+"""Texts whose ids are kept."""
 PLAIN_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}{{ 'Assistant: ' + message['content'] + '\\n' }}"
@@ -32,11 +35,16 @@ class TemplateTokenizer:
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
         self._takes_system = self._accepts_system_role()
-        self._bridge_text = lru_cache(maxsize=4096)(self._render_bridge)
+        # Members of a group begin alike, and their turns often go on alike.
+        self._start_ids = lru_cache(maxsize=REMEMBERED)(self._encode_start)
+        self._bridge_ids = lru_cache(maxsize=REMEMBERED)(self._encode_bridge)
+        # Tokenizers whose class adds nothing to the library's decoding are asked directly.
+        is_plain = getattr(type(tokenizer), "_decode", None).__module__ == _PLAIN_DECODING
+        self._backend = tokenizer.backend_tokenizer if is_plain else None
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation up to the point where the assistant writes."""
-        return self.encode(self._render(messages))
+        return list(self._start_ids(tuple(messages)))
 
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
         """Ids between the assistant's sampled tokens and its next turn.
@@ -44,7 +52,7 @@ class TemplateTokenizer:
         An end of message that was sampled is not written again, nor the white space that some
         templates put before it.
         """
-        ids = self.encode(self._bridge_text(message))
+        ids = list(self._bridge_ids(message))
         for index, token in enumerate(ids if after_eos else ()):
             if token in self.eos_ids:
                 return ids[index + 1 :]
@@ -58,6 +66,8 @@ class TemplateTokenizer:
 
     def decode(self, ids_T: Sequence[int]) -> str:
         """Text of ids, special tokens left out, spaces untouched."""
+        if self._backend is not None:  # what the call below comes to in the end
+            return str(self._backend.decode(list(ids_T), skip_special_tokens=True))
         return str(
             self.hf.decode(ids_T, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
@@ -68,14 +78,17 @@ class TemplateTokenizer:
             messages = [first, *messages[2:]]
         return self._apply([{"role": m.role, "content": m.content} for m in messages])
 
-    def _render_bridge(self, message: Message) -> str:
-        """The text the template puts after an assistant's words and before its next ones."""
+    def _encode_start(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        return tuple(self.encode(self._render(messages)))
+
+    def _encode_bridge(self, message: Message) -> tuple[int, ...]:
+        """What the template puts after an assistant's words and before its next ones."""
         dialogue = [
             {"role": "user", "content": "."},
             {"role": "assistant", "content": _PLACEHOLDER},
             {"role": message.role, "content": message.content},
         ]
-        return self._apply(dialogue).rpartition(_PLACEHOLDER)[2]
+        return tuple(self.encode(self._apply(dialogue).rpartition(_PLACEHOLDER)[2]))
 
     def _apply(self, dialogue: list[dict[str, str]]) -> str:
         return str(

@@ -13,7 +13,9 @@ import torch
 
 from ragen2.algorithms.losses import token_weights, value_loss
 from ragen2.backends.bad_steps import BadSteps
-from ragen2.backends.batches import Batch, micro_batches
+from ragen2.backends.batches import Batch
+from ragen2.backends.optimiser import adamw
+from ragen2.backends.reading import Reader
 from ragen2.backends.saving import disk_errors
 from ragen2.types import FloatArray, Sample
 
@@ -27,9 +29,11 @@ CRITIC_FILE = "critic.pt"
 class Critic:
     """Own weights, own optimiser. Its head starts at 0, so that its first word is "nothing to come"."""
 
-    def __init__(self, network: Any, settings: LearnerSettings, lr: float) -> None:
+    def __init__(
+        self, network: Any, settings: LearnerSettings, lr: float, dtype: torch.dtype
+    ) -> None:
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.decoder = self.network.get_decoder()
+        self.reader = Reader(self.network.get_decoder(), settings, dtype)
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
         width = int(self.network.config.get_text_config().hidden_size)
@@ -37,22 +41,19 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        self.optimiser = torch.optim.AdamW(
-            [*self.network.parameters(), *self.head.parameters()], lr=lr, weight_decay=0.0
-        )
+        trained = [*self.network.parameters(), *self.head.parameters()]
+        self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)
 
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """Value before each written token: read off the position that predicts it."""
         found: list[FloatArray] = [s.old_logprobs_T[:0] for s in samples]
-        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
-            batch = Batch.of([samples[row] for row in rows], np.zeros(len(rows)), self.device)
-            values = self._values(batch).double().cpu().numpy()
-            start = 0
-            for row in rows:
-                end = start + int(samples[row].loss_mask_T.sum())
-                found[row] = values[start:end]
-                start = end
+        with self.reader.ready():
+            for rows, batch in self.reader.batches(samples):
+                values = self._values(batch).double().cpu().numpy()
+                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
+                for row, part in zip(rows, np.split(values, bounds), strict=True):
+                    found[row] = part
         return found
 
     def update(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
@@ -99,30 +100,31 @@ class Critic:
         """Loss and gradient norm; the step is taken only when both are finite."""
         self.optimiser.zero_grad(set_to_none=True)
         weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")
-        total = 0.0
-        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
-            batch = Batch.of([samples[row] for row in rows], weights[rows], self.device)
-            if batch.values_N is None or batch.returns_N is None:
-                raise ValueError("the critic is trained on samples that carry values and returns")
-            losses = value_loss(
-                self._values(batch), batch.values_N, batch.returns_N, clip=settings.value_clip
-            )
-            loss = (batch.weights_N * losses).sum()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-            total += float(loss.detach())
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with self.reader.ready():
+            for _, batch in self.reader.batches(samples, weights):
+                if batch.values_N is None or batch.returns_N is None:
+                    raise ValueError(
+                        "the critic is trained on samples that carry values and returns"
+                    )
+                losses = value_loss(
+                    self._values(batch), batch.values_N, batch.returns_N, clip=settings.value_clip
+                )
+                loss = (batch.weights_N * losses).sum()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                total += loss.detach()
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
-        if math.isfinite(norm) and math.isfinite(total):
+        value = float(total)
+        if math.isfinite(norm) and math.isfinite(value):
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return total, norm
+        return value, norm
 
     def _values(self, batch: Batch) -> torch.Tensor:
-        is_gpu = self.device.type == "cuda"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu):
-            out = self.decoder(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
-        rows = out.last_hidden_state[:, :-1][batch.loss_mask[:, 1:]].float()
-        values: torch.Tensor = self.head(rows).squeeze(-1)
+        with self.reader.precision():
+            rows = self.reader.rows(batch)
+        values: torch.Tensor = self.head(rows.float()).squeeze(-1)
         return values
 
 

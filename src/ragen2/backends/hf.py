@@ -52,12 +52,12 @@ class HFPolicy:
         self.scorer = PairScorer(self.trunk, score_tokens)
         self._pieces = _TokenTexts(tokenizer)
         self._memory: KVMemory | None = None
-        self._engine_choice = engine
+        self.engine_choice = engine
 
     @cached_property
     def engine(self) -> Engine | str:
         """What samples: an engine of ours over the same weights, or why Hugging Face's code has to."""
-        if self._engine_choice == "plain":
+        if self.engine_choice == "plain":
             return "the plain path was asked for"
         return open_engine(self.network, self.tokenizer, dtype=self.dtype, max_batch=self.max_batch)
 

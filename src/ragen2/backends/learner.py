@@ -6,7 +6,8 @@ import copy
 import math
 import pickle
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,19 @@ from transformers import AutoModelForCausalLM
 from ragen2.algorithms.base import LossInputs, Objective
 from ragen2.algorithms.losses import KLEstimator, kl_estimate
 from ragen2.backends.bad_steps import BadSteps
-from ragen2.backends.batches import Batch, micro_batches
+from ragen2.backends.batches import Batch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.critic import Critic
-from ragen2.backends.logprobs import Trunk, chosen_logprobs
+from ragen2.backends.logprobs import Trunk
+from ragen2.backends.lora import add_lora, base_of
+from ragen2.backends.optimiser import adamw
+from ragen2.backends.precision import compute_dtype
+from ragen2.backends.reading import TokenReader
 from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
-from ragen2.errors import DependencyError, RunError
+from ragen2.errors import RunError
 from ragen2.policy import Gradient
-from ragen2.seeding import stream, stream_key
+from ragen2.seeding import stream
 from ragen2.types import FloatArray, Sample, Update
 
 if TYPE_CHECKING:
@@ -64,14 +69,16 @@ class TorchLearner:
         self.seed = seed
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
-        self.trunk = Trunk(_inner(self.network))
+        self.trunk = Trunk(base_of(self.network))
+        dtype = compute_dtype(model.precision, self.device)
+        self.reader = TokenReader(self.trunk, settings, dtype)
         self.num_updates = 0
         self._lr_scale = 1.0
-        self._reference: Trunk | None = None
+        self._reference: TokenReader | None = None
         self._critic: Critic | None = None
         self._total_updates = 0
         self._bad = BadSteps("policy", settings.max_bad_updates, "lower learner.lr")
-        self.optimiser = torch.optim.AdamW(
+        self.optimiser = adamw(
             [parameter for parameter in self.network.parameters() if parameter.requires_grad],
             lr=settings.lr,
             weight_decay=settings.weight_decay,
@@ -92,7 +99,8 @@ class TorchLearner:
         if not self.is_lora:
             frozen = copy.deepcopy(self.network)
             frozen.requires_grad_(False)
-            self._reference = Trunk(frozen)
+            never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
+            self._reference = TokenReader(Trunk(frozen), never_trained, self.reader.dtype)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
@@ -105,7 +113,7 @@ class TorchLearner:
     def start_critic(self, lr: float) -> None:
         """Put a critic beside the model; it starts from the weights as they are now."""
         plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
-        self._critic = Critic(plain, self.settings, lr)
+        self._critic = Critic(plain, self.settings, lr, self.reader.dtype)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -121,14 +129,14 @@ class TorchLearner:
     ) -> list[FloatArray]:
         """KL to the starting model at each written token, under the log-probs it was sampled with."""
         found: list[FloatArray] = [np.empty(0)] * len(samples)
-        for rows in micro_batches([len(s.ids_T) for s in samples], self.settings.micro_tokens):
-            batch = Batch.of([samples[row] for row in rows], np.zeros(len(rows)), self.device)
-            with self._precision():
-                reference = self._reference_logp(batch)
-            kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
-            bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
-            for row, values in zip(rows, np.split(kl, bounds), strict=True):
-                found[row] = values
+        with self._ready():
+            for rows, batch in self.reader.batches(samples):
+                with self.reader.precision():
+                    reference = self._reference_logp(batch)
+                kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
+                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
+                for row, values in zip(rows, np.split(kl, bounds), strict=True):
+                    found[row] = values
         return found
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
@@ -166,17 +174,20 @@ class TorchLearner:
         lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
         weights = objective.token_weights(lengths)
         total = float(weights @ np.asarray(lengths, dtype=np.float64))
-        parts: dict[str, float] = defaultdict(float)
-        for rows in micro_batches(
-            [len(sample.ids_T) for sample in samples], self.settings.micro_tokens
-        ):
-            batch = Batch.of([samples[row] for row in rows], weights[rows], self.device)
-            with self._precision():
-                loss, found = self._loss(batch, objective, total)
-            (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-            for name, value in found.items():
-                parts[name] += value
-        return dict(parts)
+        sums: dict[str, torch.Tensor] = {}
+        with self._ready():
+            for _, batch in self.reader.batches(samples, weights):
+                with self.reader.precision():
+                    loss, found = self._loss(batch, objective)
+                (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                sums = {
+                    name: sums[name] + value if sums else value for name, value in found.items()
+                }
+        read = torch.stack(list(sums.values())).tolist()  # the only wait for the device
+        return {
+            name: value if name.endswith("loss") else value / total
+            for name, value in zip(sums, read, strict=True)
+        }
 
     def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
         """The gradient over all samples as one vector, in the order of the trained parameters."""
@@ -273,42 +284,38 @@ class TorchLearner:
         if is_usable:
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return {**parts, "grad_norm": norm} if is_usable else None
+        measured = {"grad_norm": norm, "padding": self.reader.padding(samples)}
+        return {**parts, **measured} if is_usable else None
 
     def _loss(
-        self, batch: Batch, objective: Objective, total_weight: float
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        logp, entropy = self._chosen(self.trunk, batch)
-        reference = None
-        if objective.needs_reference:
-            reference = self._reference_logp(batch)
+        self, batch: Batch, objective: Objective
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss of a micro-batch and weighted sums for the log, all still on the device."""
+        logp, entropy = self.reader.logprobs(batch)
+        reference = self._reference_logp(batch) if objective.needs_reference else None
         inputs = LossInputs(logp, batch.old_logp_N, batch.advantages_N, entropy, reference)
         loss = objective.loss(inputs)
         total = (batch.weights_N * loss.total_N).sum()
         with torch.no_grad():
             logged = {**loss.parts, "loss": loss.total_N, "entropy": entropy}
             logged["sampler_mismatch"] = (logp - batch.old_logp_N).abs()
-            sums = {name: float((batch.weights_N * part).sum()) for name, part in logged.items()}
-        parts = {n: v if n.endswith("loss") else v / total_weight for n, v in sums.items()}
-        return total, parts
+            sums = {n: (batch.weights_N * part).sum().double() for n, part in logged.items()}
+        return total, sums
 
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Around all passes of the policy and of its reference."""
+        with self.reader.ready(), self._reference.ready() if self._reference else nullcontext():
+            yield
+
+    @torch.no_grad()
     def _reference_logp(self, batch: Batch) -> torch.Tensor:
-        with torch.no_grad():
-            if self.is_lora:
-                with self.network.disable_adapter():
-                    return self._chosen(self.trunk, batch)[0]
-            if self._reference is None:
-                raise RunError("KL needs the starting model; call keep_reference() before training")
-            return self._chosen(self._reference, batch)[0]
-
-    def _chosen(self, trunk: Trunk, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden, head, _ = trunk(batch.ids, batch.mask, use_cache=False)
-        rows = hidden[:, :-1][batch.loss_mask[:, 1:]]
-        return chosen_logprobs(rows, batch.targets_N, head, batch.temperature)
-
-    def _precision(self) -> torch.autocast:
-        is_gpu = self.device.type == "cuda"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_gpu)
+        if self.is_lora:
+            with self.network.disable_adapter():
+                return self.reader.logprobs(batch)[0]
+        if self._reference is None:
+            raise RunError("KL needs the starting model; call keep_reference() before training")
+        return self._reference.logprobs(batch)[0]
 
 
 def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
@@ -324,25 +331,3 @@ def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
     way = min(1.0, (done - warmup) / (total - 1 - warmup))
     fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
     return 1.0 - (1.0 - settings.lr_end) * fall
-
-
-def add_lora(network: Any, model: ModelSettings, seed: int) -> Any:
-    """Wrap the model so that only low-rank adapters of its linear layers are trained."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise DependencyError("LoRA needs peft; pip install 'ragen2[lora]'") from error
-    settings = LoraConfig(
-        r=model.lora_rank,
-        lora_alpha=model.lora_alpha,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(stream_key(seed, "lora") % 2**63)
-        return get_peft_model(network, settings)
-
-
-def _inner(network: Any) -> Any:
-    """The Hugging Face model inside a PEFT wrapper, or the model itself."""
-    return network.get_base_model() if hasattr(network, "get_base_model") else network

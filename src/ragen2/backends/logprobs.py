@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ragen2.backends.linear_logprobs import LinearLogprobs
+from ragen2.backends.precision import float_product
+
 MAX_LOGITS = 2**25
 """Elements of one chunk of logits: 128 MiB in float32."""
 
@@ -27,23 +30,28 @@ def chosen_logprobs(
 
     With gradients on, a chunk's logits are computed again in the backward pass instead of kept.
     """
-
-    def one_chunk(rows: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logp = torch.log_softmax(head(rows).float() / temperature, dim=-1)
-        entropy = -(logp.exp() * logp).sum(-1)
-        return logp.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), entropy
-
     size = rows_per_chunk(_vocabulary(head, hidden))
-    if len(hidden) <= size:
-        return one_chunk(hidden, targets)
-    pieces: list[Any] = []
-    for start in range(0, len(hidden), size):
-        rows, chosen = hidden[start : start + size], targets[start : start + size]
-        if torch.is_grad_enabled():
-            pieces.append(checkpoint(one_chunk, rows, chosen, use_reentrant=False))
-        else:
-            pieces.append(one_chunk(rows, chosen))
+    if type(head) is torch.nn.Linear and len(hidden):
+        return LinearLogprobs.apply(  # type: ignore[no-any-return, no-untyped-call]  # torch's is untyped
+            hidden, head.weight, head.bias, targets, temperature, size
+        )
+    pieces = [
+        checkpoint(_one_chunk, rows, chosen, head, temperature, use_reentrant=False)
+        for rows, chosen in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
+    ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+
+def _one_chunk(
+    rows: torch.Tensor,
+    chosen: torch.Tensor,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For heads that are more than a matrix: adapters, logits made elsewhere."""
+    logp = torch.log_softmax(head(rows).float() / temperature, dim=-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    return logp.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), entropy
 
 
 def target_logprobs(
@@ -56,12 +64,23 @@ def target_logprobs(
     size = rows_per_chunk(_vocabulary(head, hidden))
     pieces = []
     for start in range(0, len(hidden), size):
-        logits = head(hidden[start : start + size]).float()
+        logits = _float_logits(head, hidden[start : start + size])
         if temperature != 1.0:
             logits = logits / temperature
         chosen = logits.gather(-1, targets[start : start + size, None]).squeeze(-1)
         pieces.append(chosen - logits.logsumexp(-1))
     return torch.cat(pieces)
+
+
+def _float_logits(
+    head: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor
+) -> torch.Tensor:
+    """In float32, and not rounded to a lower precision on the way where the head is a plain matrix."""
+    kind = hidden.device.type
+    if type(head) is torch.nn.Linear and head.bias is None and torch.is_autocast_enabled(kind):
+        low = torch.get_autocast_dtype(kind)
+        return float_product(hidden.to(low), head.weight.to(low).T)
+    return head(hidden).float()
 
 
 def _vocabulary(head: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> int:
@@ -99,7 +118,7 @@ class Trunk:
             out = self.decoder(input_ids=ids, attention_mask=mask, **more)
             return out.last_hidden_state, self.head, out.past_key_values
         out = self.network(input_ids=ids, attention_mask=mask, **more)
-        return out.logits, _identity, out.past_key_values
+        return out.logits, identity, out.past_key_values
 
     @torch.no_grad()
     def _same_logits(self) -> bool:
@@ -111,5 +130,6 @@ class Trunk:
         return bool(torch.allclose(whole.float(), self.head(hidden).float(), atol=1e-4, rtol=1e-4))
 
 
-def _identity(rows: torch.Tensor) -> torch.Tensor:
+def identity(rows: torch.Tensor) -> torch.Tensor:
+    """The head of a model that makes its logits by itself."""
     return rows

@@ -56,7 +56,13 @@ def open_agent(
         trained.keep_reference()
     if isinstance(algorithm, PPO):
         trained.start_critic(algorithm.critic_lr)
-    policy = HFPolicy(trained.network, tokenizer, score_tokens=model.score_tokens)
+    policy = HFPolicy(
+        trained.network,
+        tokenizer,
+        score_tokens=model.score_tokens,
+        precision=model.precision,
+        engine=model.engine,
+    )
     return Agent(trained, policy)
 
 

@@ -95,3 +95,21 @@ def test_copying_a_row_copies_its_first_tokens(cache: SlotCache) -> None:
     assert cache.values[:, [1, 3], :, :2].eq(2.0).all()
     assert cache.keys[:, 1, :, 2].eq(0.0).all()
     assert cache.keys[:, 2].eq(0.0).all()
+
+
+def test_rows_of_another_cohort_are_counted_and_kept(cache: SlotCache) -> None:
+    first = cache.place([ids(1), ids(2)])
+    cache.hold(first[0].slot, ids(1, 5))
+    cache.hold(first[1].slot, ids(2, 5))
+    assert cache.waiting([ids(3), ids(4)]) == 2
+    assert cache.waiting([ids(1, 5, 7)]) == 1
+    second = cache.place([ids(3), ids(4)])
+    assert {place.slot for place in second}.isdisjoint(place.slot for place in first)
+    assert [place.known for place in cache.place([ids(1, 5, 7), ids(2, 5, 7)])] == [2, 2]
+
+
+def test_rows_of_two_calls_ago_no_longer_wait(cache: SlotCache) -> None:
+    first = cache.place([ids(1)])
+    cache.hold(first[0].slot, ids(1, 5))
+    cache.hold(cache.place([ids(2)])[0].slot, ids(2, 5))
+    assert cache.waiting([ids(3)]) == 1

@@ -36,4 +36,8 @@ def open_engine(
         from ragen2.backends.engine.gpu import GPUEngine
 
         return GPUEngine(family, tokenizer, dtype=dtype, max_batch=max_batch)
-    return "no engine for this device"
+    if dtype is not torch.float32:
+        return f"on a CPU our engine computes in float32, not in {dtype}".replace("torch.", "")
+    from ragen2.backends.engine.cpu import CPUEngine
+
+    return CPUEngine(family, tokenizer)

@@ -55,6 +55,7 @@ class GPUEngine:
         self.out = Output(0, 0, self.device)
         self._tables: dict[tuple[str, ...], torch.Tensor] = {}
         self._texts: list[str] = []
+        self._room = 1
         self._graphs: dict[tuple[int, Rule], Replay] = {}
 
     @torch.no_grad()
@@ -63,17 +64,18 @@ class GPUEngine:
         if self.weights.refresh(weights_version(self.network)):
             self.cache.forget()
         longest = max(len(request.prompt_ids_T) for request in requests) + params.max_tokens
-        room = self.cache.rows_that_fit(longest)
+        self._room = self.cache.rows_that_fit(longest)
         completions: list[Completion] = []
-        for start in range(0, len(requests), room):
-            completions += self._sample(requests[start : start + room], params, longest)
+        for start in range(0, len(requests), self._room):
+            completions += self._sample(requests[start : start + self._room], params, longest)
         return completions
 
     def _sample(
         self, requests: Sequence[Request], params: SamplingParams, longest: int
     ) -> list[Completion]:
-        self._reserve(len(requests), params.max_tokens, longest)
         prompts = [request.prompt_ids_T for request in requests]
+        slots = len(requests) + self.cache.waiting(prompts)
+        self._reserve(len(requests), slots, params.max_tokens, longest)
         places = self.cache.place(prompts)
         normed = self._read(prompts, places)
         self._set_draws(requests, params)
@@ -84,9 +86,10 @@ class GPUEngine:
             self._write(normed[start : rows.stop], rule, params.max_tokens)
         return self._completions(requests, places, params)
 
-    def _reserve(self, rows: int, tokens: int, longest: int) -> None:
+    def _reserve(self, rows: int, slots: int, tokens: int, longest: int) -> None:
         """Room for this call; graphs that point at memory which has moved are dropped."""
-        moved = self.cache.reserve(_bucket(rows) if rows <= BUCKETS[-1] else rows, longest)
+        slots = min(_bucket(slots) if slots <= BUCKETS[-1] else slots, max(rows, self._room))
+        moved = self.cache.reserve(slots, longest)
         self.forward.reserve_positions(self.cache.num_tokens)
         lanes = _bucket(min(rows, self.max_batch))
         if self.forward.reserve_lanes(lanes):

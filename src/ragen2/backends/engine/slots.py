@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,9 @@ class SlotCache:
         self.keys = self.values = self._empty(0, 0)
         self._held: list[bytes] = []
         """The token ids each row has read, as bytes; empty where a row holds nothing of use."""
+        self._used: list[int] = []
+        """Which call of ``place`` gave a row away last."""
+        self._calls = 0
 
     @property
     def trash(self) -> int:
@@ -74,6 +77,7 @@ class SlotCache:
         values[:, :kept, :, :used] = self.values[:, :kept]
         self.keys, self.values = keys, values
         self._held += [b""] * (slots - kept)
+        self._used += [0] * (slots - kept)
         self.num_slots, self.num_tokens = slots, tokens
         return True
 
@@ -85,25 +89,34 @@ class SlotCache:
         """Note what a row has read."""
         self._held[slot] = ids_T.tobytes()
 
-    def place(self, prompts: Sequence[IntArray]) -> list[Place]:
-        """A row for every prompt: the one it continues, or a free one.
+    def waiting(self, prompts: Sequence[IntArray]) -> int:
+        """Rows of the call before that these prompts do not continue: another cohort's, perhaps."""
+        taken = {slot for slot, _ in self._continued(_distinct(prompts)).values()}
+        recent = zip(self._held, self._used, strict=True)
+        is_waiting = [bool(held) and used == self._calls for held, used in recent]
+        return sum(is_waiting) - sum(is_waiting[slot] for slot in taken)
 
-        Equal prompts are read once; the others copy. Rows nobody continues are free.
+    def place(self, prompts: Sequence[IntArray]) -> list[Place]:
+        """A row for every prompt: the one it continues, or the one that was used longest ago.
+
+        Equal prompts are read once; the others copy.
         """
         data = [prompt.tobytes() for prompt in prompts]
-        leaders: dict[bytes, int] = {}
-        for index, ids in enumerate(data):
-            leaders.setdefault(ids, index)
-        known = self._continued([data[index] for index in leaders.values()])
+        leaders = _distinct(prompts)
+        known = self._continued(leaders)
         taken = {slot for slot, _ in known.values()}
-        free = iter([slot for slot in range(self.num_slots) if slot not in taken])
+        order = sorted(
+            range(self.num_slots), key=lambda slot: (self._held[slot] != b"", self._used[slot])
+        )
+        free = iter([slot for slot in order if slot not in taken])
+        self._calls += 1
         places: list[Place] = []
         for index, ids in enumerate(data):
             leader = leaders[ids]
             slot, count = known[ids] if index == leader and ids in known else (next(free), 0)
             places.append(Place(slot, count, leader))
         for place in places:
-            self._held[place.slot] = b""
+            self._held[place.slot], self._used[place.slot] = b"", self._calls
         return places
 
     def copy_rows(self, pairs: Sequence[tuple[int, int]], tokens: int) -> None:
@@ -116,7 +129,7 @@ class SlotCache:
             for layer in layers:
                 layer[target, :, :tokens] = layer[source, :, :tokens]
 
-    def _continued(self, prompts: Sequence[bytes]) -> dict[bytes, tuple[int, int]]:
+    def _continued(self, prompts: Iterable[bytes]) -> dict[bytes, tuple[int, int]]:
         """For prompts that begin with all a row has read: that row, and how many tokens it holds."""
         rows = {ids: slot for slot, ids in enumerate(self._held) if ids}
         lengths = sorted({len(ids) for ids in rows}, reverse=True)
@@ -141,6 +154,14 @@ class SlotCache:
             self._device
         )
         return int(free + cached)
+
+
+def _distinct(prompts: Sequence[IntArray]) -> dict[bytes, int]:
+    """Every different prompt, and the first place where it stands."""
+    found: dict[bytes, int] = {}
+    for index, prompt in enumerate(prompts):
+        found.setdefault(prompt.tobytes(), index)
+    return found
 
 
 def _rounded(tokens: int) -> int:

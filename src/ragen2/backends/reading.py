@@ -1,0 +1,144 @@
+"""One network reading micro-batches of samples: packed where it can, layers computed again where asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ragen2.backends.batches import Batch, packed_batches, padded_batches, shared_beginnings
+from ragen2.backends.fused_norms import fused_norms
+from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
+from ragen2.backends.packing import HALF, honours_packing, packed_attention, read_packed, rows_of
+from ragen2.backends.settings import LearnerSettings
+from ragen2.errors import ConfigError
+from ragen2.types import FloatArray, Sample
+
+MICRO_TOKENS = {"cpu": 2_048, "cuda": 8_192}
+"""Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
+
+
+class Reader:
+    """Runs samples through ``network``: a decoder, or a whole model that is not split from its head."""
+
+    def __init__(self, network: Any, settings: LearnerSettings, dtype: torch.dtype) -> None:
+        self.network = network
+        self.dtype = dtype
+        self.is_packed = honours_packing(network, dtype)
+        self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
+        self._layers = _repeatable(network) if settings.gradient_checkpointing else []
+        self._call: Callable[..., Any] = network
+        if settings.compile:
+            _need_compiler()
+            self._call = torch.compile(network, dynamic=True)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
+
+    def batches(
+        self, samples: Sequence[Sample], weights: FloatArray | None = None
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Micro-batches of all samples, each with the places of its samples among them."""
+        token_weights = np.zeros(len(samples)) if weights is None else weights
+        for rows in self._cut(samples):
+            chosen = [samples[row] for row in rows]
+            shared = shared_beginnings(chosen) if self.shares else None
+            batch = Batch.of(
+                chosen, token_weights[rows], self.device, is_packed=self.is_packed, shared=shared
+            )
+            yield rows, batch
+
+    def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
+        lengths = [len(sample.ids_T) for sample in samples]
+        if not self.is_packed:
+            return padded_batches(lengths, self.micro_tokens)
+        order = list(range(len(samples)))
+        if self.shares:  # what begins alike comes together
+            order.sort(key=lambda row: samples[row].ids_T.tobytes())
+        parts = packed_batches([lengths[row] for row in order], self.micro_tokens)
+        return [[order[place] for place in part] for part in parts]
+
+    @property
+    def shares(self) -> bool:
+        """Whether a beginning that samples share is read once.
+
+        Not on a GPU: the gradients of a beginning's keys would be summed in no fixed order.
+        """
+        return self.is_packed and self.device.type == "cpu"
+
+    def padding(self, samples: Sequence[Sample]) -> float:
+        """Share of the tokens read that are no sample's."""
+        if self.is_packed:
+            return 0.0
+        lengths = np.array([len(sample.ids_T) for sample in samples])
+        batches = padded_batches(lengths.tolist(), self.micro_tokens)
+        whole = sum(int(lengths[rows].max()) * len(rows) for rows in batches)
+        return 1.0 - int(lengths.sum()) / whole
+
+    def rows(self, batch: Batch) -> torch.Tensor:
+        """What the network makes of the token before each one that carries loss."""
+        if batch.packing is not None:
+            out = read_packed(self._call, batch.ids, batch.packing)
+        else:
+            out = self._call(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
+        return rows_of(out).flatten(0, 1)[batch.predictors_N]
+
+    def precision(self) -> torch.autocast:
+        """Around a forward pass: products in the reader's type, weights as they are."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype in HALF)
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Around every pass, forward and backward; outside it the network is as everyone knows it."""
+        with ExitStack() as stack:
+            if self.is_packed:
+                stack.enter_context(packed_attention(self.network))
+            if self.device.type == "cuda":
+                stack.enter_context(fused_norms(self.network))
+            for layer in self._layers:
+                layer.forward = partial(
+                    checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+                )
+                stack.callback(delattr, layer, "forward")
+            yield
+
+
+class TokenReader(Reader):
+    """A reader that also says how likely the tokens were."""
+
+    def __init__(self, trunk: Trunk, settings: LearnerSettings, dtype: torch.dtype) -> None:
+        super().__init__(trunk.decoder if trunk.splits else trunk.network, settings, dtype)
+        self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
+
+    def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-prob of each token that carries loss, and the entropy of the choice it was."""
+        return chosen_logprobs(self.rows(batch), batch.targets_N, self.head, batch.temperature)
+
+
+def _need_compiler() -> None:
+    names = [os.environ.get("CXX") or "c++", "g++", "clang++", "gcc", "cl"]
+    if not any(shutil.which(name) for name in names):
+        raise ConfigError(
+            "learner.compile needs a C++ compiler and found none; install one, or leave it false"
+        )
+
+
+def _repeatable(network: Any) -> list[Any]:
+    layers = [m for m in network.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        kind = network.config.model_type
+        raise ConfigError(
+            f"learner.gradient_checkpointing must be false for a model of type {kind}: "
+            "transformers has no layers of it to compute again"
+        )
+    return layers

@@ -1,0 +1,197 @@
+"""Readers: packed, padded, computed again or compiled, the gradient is one."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
+
+from ragen2.algorithms import GRPO, PPO
+from ragen2.backends.learner import TorchLearner
+from ragen2.backends.reading import Reader
+from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.errors import ConfigError
+from ragen2.types import Sample
+
+Samples = Callable[..., list[Sample]]
+LENGTHS = [40, 22, 31, 50, 27]
+OBJECTIVE = GRPO(entropy_coefficient=0.01, kl_coefficient=0.1)
+
+
+def learner_of(parts: Any, *, rank: int = 0, **settings: Any) -> TorchLearner:
+    """A learner with its own copy of the network, a little off its reference."""
+    chosen = LearnerSettings(**{"lr": 1e-3, "micro_tokens": 90, **settings})
+    model = ModelSettings(lora_rank=rank)
+    learner = TorchLearner(copy.deepcopy(parts[0]), parts[1], model, chosen, seed=0)
+    learner.keep_reference()
+    with torch.no_grad():
+        for parameter in learner.network.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)
+    return learner
+
+
+def pad(learner: TorchLearner) -> None:
+    """Let it and its reference pad samples instead of packing them."""
+    for reader in (learner.reader, learner._reference):
+        if reader is not None:
+            assert reader.is_packed
+            reader.is_packed = False
+
+
+def same_gradient(one: TorchLearner, two: TorchLearner, samples: list[Sample]) -> None:
+    found, wanted = (learner.gradient(samples, OBJECTIVE) for learner in (one, two))
+    assert abs(wanted).max() > 1e-2
+    assert abs(found - wanted).max() < 1e-5
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_padded_and_packed_samples_have_one_gradient(
+    small: Any, random_samples: Samples, rank: int
+) -> None:
+    packed, padded = (learner_of(small, rank=rank) for _ in range(2))
+    pad(padded)
+    same_gradient(packed, padded, random_samples(LENGTHS))
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_shared_beginning_is_read_once_and_has_the_gradient_of_all(
+    small: Any, random_samples: Samples, is_asked: bool
+) -> None:
+    """Two prompts of three samples each, one of them in part written; the others share nothing."""
+    samples = random_samples([60, 55, 50, 45, 60, 58, 30, 22])
+    for first, others in ((0, (1, 2)), (3, (4, 5))):
+        for row in others:
+            samples[row].ids_T[:21] = samples[first].ids_T[:21]
+    one, two = (
+        learner_of(small, gradient_checkpointing=is_asked, micro_tokens=1000) for _ in range(2)
+    )
+    pad(two)
+    read: list[int] = []
+    one.reader.network.register_forward_pre_hook(
+        lambda _module, _args, options: read.append(options["input_ids"].numel()),
+        with_kwargs=True,
+    )
+    same_gradient(one, two, samples)
+    assert read == [sum(len(sample.ids_T) for sample in samples) - 4 * 21]
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_layers_computed_again_give_the_same_gradient(
+    small: Any, random_samples: Samples, rank: int, is_packed: bool
+) -> None:
+    plain = learner_of(small, rank=rank)
+    again = learner_of(small, rank=rank, gradient_checkpointing=True)
+    if not is_packed:
+        pad(plain)
+        pad(again)
+    same_gradient(again, plain, random_samples(LENGTHS))
+
+
+def test_with_checkpointing_a_layer_keeps_nothing_and_is_computed_twice(
+    small: Any, random_samples: Samples
+) -> None:
+    """Twice a micro-batch where gradients are wanted, once elsewhere, and as ever afterwards."""
+    found = {}
+    for is_asked in (False, True):
+        learner = learner_of(small, gradient_checkpointing=is_asked)
+        calls: list[int] = []
+        attention = learner.reader.network.layers[0].self_attn
+        attention.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        learner.gradients(random_samples([40, 40]), GRPO())
+        found[is_asked] = len(calls)
+        assert "forward" not in vars(learner.reader.network.layers[0])
+    assert found == {False: 1, True: 2}
+
+
+def test_a_model_without_layers_to_compute_again_is_one_line(small: Any) -> None:
+    class Bare(torch.nn.Module):
+        """A network whose blocks transformers does not mark."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+            self.config = copy.deepcopy(small[0].config)
+            self.config.layer_types = ["other"]
+
+    settings = LearnerSettings(gradient_checkpointing=True)
+    wanted = r"^learner.gradient_checkpointing must be false for a model of type llama"
+    with pytest.raises(ConfigError, match=wanted):
+        Reader(Bare(), settings, torch.float32)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_compiled_passes_give_the_same_gradient(
+    small: Any, random_samples: Samples, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Traced and cut into graphs as for a compiler, but run by torch itself: that needs none here."""
+    traced: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/c++")
+    torch._dynamo.reset()
+    same_gradient(learner_of(small, compile=is_asked), learner_of(small), random_samples(LENGTHS))
+    assert bool(traced) is is_asked
+
+
+def test_compiling_without_a_compiler_is_one_line(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"^learner.compile needs a C\+\+ compiler"):
+        learner_of(small, compile=True)
+
+
+def test_the_critic_has_one_value_packed_or_padded(small: Any, random_samples: Samples) -> None:
+    learner, samples = learner_of(small), random_samples(LENGTHS)
+    learner.start_critic(PPO().critic_lr)
+    critic = learner.critic
+    assert critic is not None
+    with torch.no_grad():
+        critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    found = {}
+    for is_packed in (True, False):
+        critic.reader.is_packed = is_packed
+        found[is_packed] = critic.values(samples)
+    for one, two in zip(found[True], found[False], strict=True):
+        assert abs(one).max() > 0.1
+        assert one == pytest.approx(two, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4)),
+        MambaForCausalLM(MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2)),
+    ],
+    ids=["gpt2", "mamba"],
+)
+def test_any_architecture_has_the_gradient_of_its_samples_one_by_one(
+    small: Any, random_samples: Samples, network: Any
+) -> None:
+    learner = TorchLearner(
+        network.eval(), small[1], ModelSettings(), LearnerSettings(micro_tokens=10_000), seed=0
+    )
+    samples = random_samples(LENGTHS)
+    whole = learner.gradient(samples, GRPO(aggregation="token_sum"))
+    parts = [learner.gradient([one], GRPO(aggregation="token_sum")) for one in samples]
+    assert abs(whole).max() > 1e-2
+    assert whole == pytest.approx(sum(parts), abs=1e-3)
+
+
+def test_a_cpu_takes_micro_batches_that_its_caches_hold(small: Any) -> None:
+    reader = Reader(small[0].get_decoder(), LearnerSettings(), torch.float32)
+    assert reader.micro_tokens == 2048
+    asked = Reader(small[0].get_decoder(), LearnerSettings(micro_tokens=7), torch.float32)
+    assert asked.micro_tokens == 7
