@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from ragen2.algorithms import GRPO
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.learner import TorchLearner
+from ragen2.backends.loading import pick_device
 from ragen2.backends.new_model import train_tokenizer
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.types import Sample
@@ -69,7 +70,7 @@ def make_learner(args: argparse.Namespace) -> TorchLearner:
     words = train_tokenizer(["go down"], 300)
     settings = LearnerSettings(
         micro_tokens=args.micro_tokens,
-        gradient_checkpointing=args.checkpointing,
+        gradient_checkpointing={"auto": "auto", "on": True, "off": False}[args.checkpointing],
         compile=args.compile,
     )
     network = network.to(args.device).eval()
@@ -117,16 +118,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--longest", type=int, default=512, help="tokens of the longest sample")
     parser.add_argument("--micro-tokens", type=int, default=0)
-    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--checkpointing", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--padded", action="store_true", help="pad samples instead of packing them")
-    parser.add_argument(
-        "--deterministic", action="store_true", help="ask torch for kernels that sum in one order"
-    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    torch.use_deterministic_algorithms(args.deterministic, warn_only=True)
+    pick_device(args.device)
     learner = make_learner(args)
     if args.padded:
         learner.reader.is_packed = False
@@ -140,7 +138,6 @@ def main() -> None:
         "micro_tokens": learner.reader.micro_tokens,
         "checkpointing": args.checkpointing,
         "compile": args.compile,
-        "deterministic": args.deterministic,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else args.device,
         "torch": torch.__version__,
     }

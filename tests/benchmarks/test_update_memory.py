@@ -23,7 +23,7 @@ def script() -> Any:
     return module
 
 
-@pytest.mark.parametrize("option", ["--checkpointing", "--padded"])
+@pytest.mark.parametrize("option", ["--checkpointing=on", "--padded"])
 def test_one_line_of_figures(
     script: Any,
     option: str,

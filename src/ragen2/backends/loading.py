@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.one_order import prepare_products
 from ragen2.backends.settings import EMBEDDED
 from ragen2.errors import ModelError
 from ragen2.runs.checkpoints import newest_checkpoint
@@ -135,9 +136,11 @@ def without_quantisation(network: Any) -> Any:
 def pick_device(device: str) -> str:
     """``auto`` -> cuda when there is one; asking for a GPU that is not there is an error."""
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("model.device is cuda, but torch sees no GPU; use auto or cpu")
+    if device == "cuda":
+        prepare_products()
     return device
 
 

@@ -17,12 +17,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ragen2.backends.batches import Batch, packed_batches, padded_batches, shared_beginnings
 from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
+from ragen2.backends.one_order import has_one_order, one_order
 from ragen2.backends.packing import HALF, honours_packing, packed_attention, read_packed, rows_of
 from ragen2.backends.settings import LearnerSettings
 from ragen2.errors import ConfigError
 from ragen2.types import FloatArray, Sample
 
-MICRO_TOKENS = {"cpu": 2_048, "cuda": 8_192}
+MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
 
 
@@ -34,7 +35,7 @@ class Reader:
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
         self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
-        self._layers = _repeatable(network) if settings.gradient_checkpointing else []
+        self._layers = _layers_to_repeat(network, settings)
         self._call: Callable[..., Any] = network
         if settings.compile:
             _need_compiler()
@@ -105,6 +106,8 @@ class Reader:
                 stack.enter_context(packed_attention(self.network))
             if self.device.type == "cuda":
                 stack.enter_context(fused_norms(self.network))
+            if has_one_order(self.network):
+                stack.enter_context(one_order())
             for layer in self._layers:
                 layer.forward = partial(
                     checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
@@ -133,9 +136,14 @@ def _need_compiler() -> None:
         )
 
 
-def _repeatable(network: Any) -> list[Any]:
+def _layers_to_repeat(network: Any, settings: LearnerSettings) -> list[Any]:
+    """Layers that are computed again in the backward pass: on a GPU all of them, unless told."""
+    is_asked = settings.gradient_checkpointing
+    is_gpu = next(network.parameters()).device.type == "cuda"
+    if is_asked is False or (is_asked == "auto" and not is_gpu):
+        return []
     layers = [m for m in network.modules() if isinstance(m, GradientCheckpointingLayer)]
-    if not layers:
+    if not layers and is_asked is True:
         kind = network.config.model_type
         raise ConfigError(
             f"learner.gradient_checkpointing must be false for a model of type {kind}: "

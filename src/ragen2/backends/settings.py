@@ -79,12 +79,13 @@ class LearnerSettings(Settings):
     micro_tokens: int = Field(
         0,
         ge=0,
-        description="tokens in memory at once; 0 takes 2,048 on a CPU and 8,192 on a GPU; changes "
+        description="tokens in memory at once; 0 takes 2,048 on a CPU and 32,768 on a GPU; changes "
         "speed, not results",
     )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="keep one row a layer and compute the rest again: less memory, a third slower",
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        "auto",
+        description="keep one row a layer and compute the rest again: less memory, a third slower; "
+        "`auto` does on a GPU",
     )
     compile: bool = Field(
         False,

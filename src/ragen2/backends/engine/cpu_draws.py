@@ -24,4 +24,3 @@ def next_tokens(
     chance_RV = cut(logp_RV, top_k=params.top_k, top_p=params.top_p)
     token_R = invert(chance_RV.cumsum(-1), uniform_R[:, None])
     return token_R, logp_RV.gather(-1, token_R[:, None]).squeeze(-1)
-
