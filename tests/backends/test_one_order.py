@@ -11,13 +11,18 @@ from torch.utils import deterministic
 from ragen2.backends.one_order import WORKSPACE, has_one_order, one_order, prepare_products
 
 
-def test_it_holds_inside_only_and_outlives_an_error():
-    assert not torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(ValueError, match="inside"), one_order():
+def look_and_fail():
+    with one_order():
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert not deterministic.fill_uninitialized_memory
         raise ValueError("inside")
+
+
+def test_it_holds_inside_only_and_outlives_an_error():
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(ValueError, match="inside"):
+        look_and_fail()
     assert not torch.are_deterministic_algorithms_enabled()
     assert deterministic.fill_uninitialized_memory
 

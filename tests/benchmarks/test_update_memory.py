@@ -40,7 +40,7 @@ def test_one_line_of_figures(
     assert found["micro_tokens"] == 200
     assert found["vocabulary"] == 300
     assert found["peak_gib"] is None
-    assert found["checkpointing"] is (option == "--checkpointing")
+    assert (found["checkpointing"] == "on") is (option == "--checkpointing=on")
     assert (found["padding"] > 0.0) is (option == "--padded")
     assert found["seconds"] > 0.0
     assert found["is_reproducible"] is True
