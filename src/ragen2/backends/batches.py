@@ -11,8 +11,8 @@ import torch
 from ragen2.backends.packing import Packing
 from ragen2.types import FloatArray, IntArray, Sample
 
-MAX_PADDING = 0.05
-"""Largest share of padding in a micro-batch of padded samples."""
+MAX_PADDING = {"cpu": 0.05, "cuda": 0.25}
+"""Largest share of padding in a micro-batch of padded samples; a GPU pays for their number, too."""
 MIN_SHARED = 16
 """Fewest first tokens that two samples share before they are read once for both."""
 
@@ -114,7 +114,9 @@ def _common(one_T: IntArray, other_T: IntArray) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-def padded_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+def padded_batches(
+    lengths: Sequence[int], budget: int, max_padding: float = MAX_PADDING["cpu"]
+) -> list[list[int]]:
     """Rows of similar length, so that rows x longest stays inside ``budget`` with little padding."""
     order = sorted(range(len(lengths)), key=lambda row: lengths[row])
     batches: list[list[int]] = []
@@ -122,7 +124,7 @@ def padded_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     for row in order:
         total += lengths[row]
         whole = lengths[row] * (len(batches[-1]) + 1) if batches else 0
-        if batches and whole <= budget and total >= (1.0 - MAX_PADDING) * whole:
+        if batches and whole <= budget and total >= (1.0 - max_padding) * whole:
             batches[-1].append(row)
         else:
             batches.append([row])

@@ -21,9 +21,11 @@ LIMITS = ("sliding_window", "attention_chunk_size", "attn_logit_softcapping")
 """Settings of a model that let a token see less than all before it, or see it otherwise."""
 PROBE = (5, 9, 2)
 """Lengths of the samples that a network is tried on."""
+SPREAD = 2_654_435_761
+"""Steps through a vocabulary: ordinary tokens, because special ones in a row upset a model in bfloat16."""
 ROUNDING = 1e-4
-HALF_ROUNDING = 5e-2
-"""How far the two ways to read may differ, as a share of the largest value."""
+HALF_ROUNDING = 0.1
+"""How far the two ways to read may differ in all: rounding is ten times less, mixing four times more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,14 @@ def honours_packing(network: Any, dtype: torch.dtype) -> bool:
     if device.type == "cuda" and not (dtype in HALF and _has_varlen(config)):
         return False
     packing = Packing.of(PROBE, device)
-    ids = torch.arange(1, sum(PROBE) + 1, device=device)[None] % config.vocab_size
+    ids = torch.arange(1, sum(PROBE) + 1, device=device)[None] * SPREAD % config.vocab_size
     with torch.autocast(device.type, dtype=dtype, enabled=dtype in HALF):
         alone = [rows_of(network(input_ids=part, use_cache=False)) for part in ids.split(PROBE, 1)]
         with packed_attention(network):
             packed = rows_of(read_packed(network, ids, packing))
     wanted = torch.cat(alone, 1)
     near = HALF_ROUNDING if dtype in HALF else ROUNDING
-    is_close = bool((packed - wanted).abs().max() <= near * wanted.abs().max())
+    is_close = bool((packed - wanted).norm() <= near * wanted.norm())
     return len(packing.layers) == int(config.num_hidden_layers) and is_close
 
 

@@ -14,7 +14,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ragen2.backends.batches import Batch, packed_batches, padded_batches, shared_beginnings
+from ragen2.backends.batches import (
+    MAX_PADDING,
+    Batch,
+    packed_batches,
+    padded_batches,
+    shared_beginnings,
+)
 from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
 from ragen2.backends.one_order import has_one_order, one_order
@@ -62,7 +68,7 @@ class Reader:
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
         if not self.is_packed:
-            return padded_batches(lengths, self.micro_tokens)
+            return padded_batches(lengths, self.micro_tokens, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
         if self.shares:  # what begins alike comes together
             order.sort(key=lambda row: samples[row].ids_T.tobytes())
@@ -82,7 +88,7 @@ class Reader:
         if self.is_packed:
             return 0.0
         lengths = np.array([len(sample.ids_T) for sample in samples])
-        batches = padded_batches(lengths.tolist(), self.micro_tokens)
+        batches = self._cut(samples)
         whole = sum(int(lengths[rows].max()) * len(rows) for rows in batches)
         return 1.0 - int(lengths.sum()) / whole
 
