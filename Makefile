@@ -2,13 +2,14 @@
 # make test    sets everything up, then runs the whole test suite
 # make parity  sets up verl, TRL and Triton beside our packages, then compares ours with theirs
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
+# make screenshots   trains small runs and makes the pictures of the report page (needs Chromium)
 # make check   lint, types, import rules and tests: the gate before a push
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test check lint docs parity peers learn clean
+.PHONY: train test check lint docs parity peers learn screenshots clean
 
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
@@ -48,6 +49,9 @@ FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-triton \
 	  --requirement tests/parity/triton.txt
 	touch $@
+
+screenshots: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/browser/screenshots.py $(ARGS)
 
 docs: $(READY)
 	$(BIN)/python -m ragen2.reference docs

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ragen2.diagnostics import dependence, enough_prompts
 from ragen2.diagnostics.sources import TabularSource
-from ragen2.reports.figures import dependence_figure
-from ragen2.reports.standalone import standalone
+from ragen2.reports.figures import dependence_figure, standalone
 from ragen2.seeding import stream
 
 METRICS = ("mi_estimate", "mi_seq_estimate", "retrieval_accuracy")

@@ -28,9 +28,8 @@ from ragen2.diagnostics.training_curves import (
     simulate,
     statistics,
 )
-from ragen2.reports.figures import Chart, chart_figure
+from ragen2.reports.figures import Chart, chart_figure, standalone
 from ragen2.reports.load import Series
-from ragen2.reports.standalone import standalone
 from ragen2.runs.files import write_atomically
 from ragen2.types import FloatArray
 

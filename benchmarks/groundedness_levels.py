@@ -22,9 +22,8 @@ from ragen2.backends.opening import open_agent, quiet_transformers
 from ragen2.backends.settings import LearnerSettings
 from ragen2.diagnostics import measure, regime, surface
 from ragen2.envs import FrozenLake
-from ragen2.reports.figures import Chart, chart_figure
+from ragen2.reports.figures import Chart, chart_figure, standalone
 from ragen2.reports.load import Series
-from ragen2.reports.standalone import standalone
 from ragen2.rollout import Rollout, Task, play
 from ragen2.runs.files import write_atomically
 from ragen2.scoring import cross_score, first_turn_traces

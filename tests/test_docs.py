@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from command_line import start_program
 from ragen2 import reference
 from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig
@@ -144,8 +146,8 @@ class Shell:
 
     def _ragen2(self, words: list[str]) -> None:
         verb, rest = words[0], words[1:]
-        if verb == "pull":
-            self._pull(rest)
+        if verb in {"pull", "watch"}:
+            getattr(self, f"_{verb}")(rest)
             return
         few = ["--set", "rollout.prompts=4", "--set", "rollout.group_size=4"]
         cheaper = {
@@ -158,13 +160,14 @@ class Shell:
                 "--set=env.max_turns=1",
             ],
             "audit": [],
+            "report": [],
             "warmstart": ["--set", "steps=1", "--set", "batch=4"],
             "envs": [],
             "bench": ["--prompts", "2", "--repeats", "1"],
         }
         assert verb in cheaper, f"no cheap form of ragen2 {verb}; teach Shell one"
         arguments = [verb, *rest, *cheaper[verb]]
-        if verb in {"audit", "bench", "eval", "preflight", "probe", "warmstart"}:
+        if verb in {"audit", "bench", "eval", "preflight", "probe", "report", "warmstart"}:
             self._in_this_process(arguments)
             return
         stdin = "hint\nquit\n" if rest[:1] == ["play"] else ""
@@ -175,6 +178,19 @@ class Shell:
         with contextlib.chdir(self.folder):
             result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, f"{shlex.join(arguments)}\n{result.output}"
+
+    def _watch(self, words: list[str]) -> None:
+        """Until it says where it listens; then it is interrupted, as a reader would do.
+
+        Any free port will do: the documented one may be taken here.
+        """
+        process = start_program(self.folder, "watch", *words, "--port", "0")
+        assert process.stdout is not None
+        told = next((line for line in process.stdout if "http://" in line), "")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+        assert (process.returncode, errors) == (0, ""), errors
+        assert told.startswith("watching at http://")
 
     def _pull(self, words: list[str]) -> None:
         """No download: the name is known, and the embedded model stands in for what it brings."""
@@ -297,6 +313,11 @@ def test_the_environment_in_extending_is_the_one_of_the_example():
 
 def test_the_run_file_page_is_up_to_date():
     assert (DOCS / reference.PAGE).read_text() == reference.run_file_page(), "run make docs"
+
+
+def test_the_metrics_of_the_report_page_are_up_to_date():
+    page = (DOCS / reference.METRICS_PAGE).read_text()
+    assert reference.METRICS.read_text() == reference.metrics_file(page), "run make docs"
 
 
 def settings_models() -> Iterator[type[BaseModel]]:
@@ -432,8 +453,15 @@ def test_pictures_are_drawn_from_run_directories(short_run, tmp_path):
     both = ["--grounded", str(short_run), "--ungrounded", str(short_run)]
     run(["-m", "ragen2.reference", "docs", *both], tmp_path)
     drawn = {path.name for path in (tmp_path / "docs" / "images").iterdir()}
-    assert drawn == {path.name for path in (DOCS / "images").iterdir()}
+    assert drawn == {path.name for path in (DOCS / "images").glob("*.svg")}
     assert (tmp_path / "docs" / reference.PAGE).read_text() == reference.run_file_page()
+
+
+def test_pictures_of_the_report_are_shown_and_small():
+    page = PAGES["docs/report-pictures.md"].read_text()
+    found = sorted((DOCS / "images" / "report").iterdir())
+    assert [path.name for path in found] == sorted(re.findall(r"images/report/([\w-]+\.png)", page))
+    assert max(path.stat().st_size for path in found) <= 300_000
 
 
 def test_pictures_of_boards_are_up_to_date_and_shown():

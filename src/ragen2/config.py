@@ -42,6 +42,7 @@ from ragen2.envs import Env, FrozenLake
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP
 from ragen2.rollout.settings import Rollout
+from ragen2.runs.loggers import LoggerName
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -166,6 +167,23 @@ class Probe(Settings):
         return value
 
 
+class Logging(Settings):
+    """Loggers that see every record. The run directory has them all in any case."""
+
+    to: tuple[LoggerName, ...] = Field((), description="each needs the extra of its name")
+    project: str = Field(
+        "ragen2", min_length=1, description="what wandb, trackio and mlflow file the run under"
+    )
+
+    @field_validator("to")
+    @classmethod
+    def _each_once(cls, value: tuple[LoggerName, ...]) -> tuple[LoggerName, ...]:
+        for name in value:
+            if value.count(name) > 1:
+                raise ValueError(f"names {name!r} more than once; once is enough")
+        return value
+
+
 class RunConfig(Settings):
     """Everything that decides a run's result."""
 
@@ -191,6 +209,7 @@ class RunConfig(Settings):
     checkpoints: Checkpoints = Field(
         default_factory=Checkpoints, description="what is kept on disk"
     )
+    logging: Logging = Field(default_factory=Logging, description="loggers of other makers")
 
 
 FAMILIES: Mapping[str, type[Component]] = {

@@ -1,5 +1,7 @@
 """Writes docs/run-file.md from the settings themselves, and the pictures of the docs from real runs.
 
+What docs/metrics.md says of each metric goes the other way, into the file that the report page reads.
+
 ``python -m ragen2.reference docs`` writes the page; with ``--grounded RUN --ungrounded RUN`` it also
 draws the pictures from those two run directories.
 """
@@ -22,14 +24,16 @@ from ragen2.component import Component
 from ragen2.config import FAMILIES, RunConfig, default_run_file
 from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure
+from ragen2.reports.data import metric_words
+from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure, standalone
 from ragen2.reports.load import Run, load_run_directory
 from ragen2.reports.png import png_bytes
-from ragen2.reports.standalone import standalone
 from ragen2.runs.files import write_atomically
 from ragen2.trainer.warmstart import WarmstartConfig
 
 PAGE = "run-file.md"
+METRICS_PAGE = "metrics.md"
+METRICS = Path(metric_words.__file__).with_name(metric_words.FILE)
 COLLAPSE = "collapse/first_turn/"
 INTRODUCTION = """\
 # Run file
@@ -76,6 +80,7 @@ def main() -> None:
     if (given.grounded is None) != (given.ungrounded is None):
         parser.error("--grounded and --ungrounded go together")
     write_atomically(given.folder / PAGE, run_file_page())
+    write_atomically(METRICS, metrics_file((given.folder / METRICS_PAGE).read_text("utf-8")))
     boards = given.folder / "environments" / "images"
     boards.mkdir(parents=True, exist_ok=True)
     for name, picture in board_pictures().items():
@@ -106,6 +111,12 @@ def run_file_page() -> str:
         if inner is not None and name not in shared:
             parts.append(f"### `[{name}]`\n\n{_first_line(inner)}\n\n{_table(inner)}")
     return "\n".join(parts)
+
+
+def metrics_file(page: str) -> str:
+    """Unit and meaning of every metric of docs/metrics.md, as JSON."""
+    rows = metric_words.read_page(page)
+    return json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
 
 
 def built_in_kinds(family: type[Component]) -> list[type[Component]]:

@@ -11,6 +11,7 @@ import pytest
 from ragen2.audit import Limits, ReadSettings, WordLikelihood, analyse, log_files, read_log
 from ragen2.audit.likelihoods import Likelihood
 from ragen2.runs.audit_record import AuditRecord
+from ragen2.runs.scores import ScoreRecord
 
 Audit = Callable[..., AuditRecord]
 
@@ -19,11 +20,22 @@ Audit = Callable[..., AuditRecord]
 def audited() -> Audit:
     """Audit one path: ``audited(path, limits=Limits(...), columns={...})``."""
 
-    def run(path: Path, *, likelihood: Likelihood | None = None, **settings: Any) -> AuditRecord:
+    def run(
+        path: Path,
+        *,
+        likelihood: Likelihood | None = None,
+        keep_scores: Callable[[ScoreRecord], None] | None = None,
+        **settings: Any,
+    ) -> AuditRecord:
         chosen = ReadSettings(**({"limits": Limits(prompts=8, traces=8)} | settings))
         log = read_log(log_files([path]), chosen, lambda _: None)
         return analyse(
-            log, chosen, likelihood or WordLikelihood(), sources=[str(path)], done=lambda: None
+            log,
+            chosen,
+            likelihood or WordLikelihood(),
+            sources=[str(path)],
+            done=lambda: None,
+            keep_scores=keep_scores,
         )
 
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import unescape
 
 import numpy as np
 import pytest
@@ -11,7 +10,9 @@ import pytest
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
 from ragen2.audit import Limits
 from ragen2.diagnostics import reward_spread
-from ragen2.reports.audit_page import basis, evidence, render_audit, verdict_words
+from ragen2.reports.load import as_run
+from ragen2.reports.verdict import NOT_MEASURED, judge
+from ragen2.runs.scores import ScoreRecord
 
 FIRST = "collapse/first_turn/"
 
@@ -99,7 +100,8 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
     assert record.steps[0].absent["collapse/first_turn"] == (
         "fewer than two prompts have 3 reasonings to compare"
     )
-    assert verdict_words(record) == "Collapse could not be measured: no step had enough to compare."
+    verdict = judge(as_run(record, tmp_path))
+    assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
 
@@ -140,17 +142,27 @@ def test_every_number_of_the_file_is_finite(audited, tmp_path):
     assert json.loads(record.model_dump_json())["steps"][0]["absent"]["reward"]
 
 
-def test_the_page_tells_what_the_terminal_tells(audited, tmp_path):
-    rows = [verl_row(one) | {"uid": "<b>"} for one in make_rollouts(tasks=6, members=8)]
-    record = audited(write_jsonl(tmp_path / "a<b.jsonl", rows))
-    raw = render_audit(record)
-    assert "a&lt;b.jsonl" in raw
-    page = unescape(raw)
-    assert verdict_words(record) in page
-    assert basis(record) in page
-    assert all(line in page for line in evidence(record))
-    since, why, retrieval = evidence(record)[:3]
-    assert since == "diverse grounded since step 1 (of 2)"
-    assert why.startswith("diverse grounded: retrieval 1.00 is not below")
-    assert retrieval.startswith("retrieval accuracy 1 at step 1, 1 at step 2 (chance 0.167, p 0.")
-    assert page.count("<svg") >= 4
+def test_the_verdict_tells_since_when_why_and_against_what(audited, tmp_path):
+    rows = [verl_row(one) for one in make_rollouts(tasks=6, members=8)]
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    since, why, retrieval = judge(as_run(record, tmp_path)).evidence[:3]
+    assert since.text == "diverse grounded since step 1 (of 2)"
+    assert why.text.startswith("diverse grounded: retrieval 1.00 is not below")
+    assert retrieval.text.startswith("retrieval accuracy: 1 at step 1, 1 at step 2 (95% ")
+    assert "; chance 0.167, p 0." in retrieval.text
+
+
+def test_the_kept_matrices_are_those_that_the_numbers_rest_on(audited, tmp_path):
+    rollouts = make_rollouts(tasks=4, members=8)
+    path = write_jsonl(tmp_path / "log.jsonl", [verl_row(one) for one in rollouts])
+    kept: list[ScoreRecord] = []
+    record = audited(path, keep_scores=kept.append)
+    assert [one.step for one in kept] == [one.step for one in record.steps]
+    (scope,) = kept[0].scopes
+    best = [row.index(max(row)) for row in scope.logp]
+    hits = np.mean([a == b for a, b in zip(best, scope.owner, strict=True)])
+    assert hits == record.steps[0].metrics[f"{FIRST}retrieval_accuracy"]
+    places = {one.user: one.action.lower() for one in rollouts}
+    for reasoning, owner in zip(scope.reasonings, scope.owner, strict=True):
+        board = next(user for user in places if user in scope.prompts[owner])
+        assert reasoning.endswith(places[board]), "a grounded reasoning names its own board's place"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from command_line import Done, Process, assert_refused, wait_for
 from logged_rollouts import make_rollouts, own_row, table_row, verl_row, write_csv, write_jsonl
 from ragen2.runs.audit_record import AuditRecord
+from ragen2.runs.scores import list_scores
+from ragen2.runs.store import RunDirectory
 
 Program = Callable[..., Done]
 
@@ -21,23 +24,27 @@ def write_log(folder: Path, *, grounded: bool) -> Path:
     return write_jsonl(folder / "log.jsonl", [verl_row(one) for one in rollouts])
 
 
-def test_a_healthy_log_is_told_so_and_leaves_two_files(program: Program, tmp_path: Path) -> None:
+def test_a_healthy_log_is_told_so_and_leaves_numbers_matrices_and_page(
+    program: Program, tmp_path: Path
+) -> None:
     write_log(tmp_path, grounded=True)
     done = program("audit", "log.jsonl", "--fail-on", "template_collapse,low_entropy_collapse")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Healthy: reasoning is varied and depends on its prompt." in done.stdout
+    assert "Healthy. Reasoning is varied and depends on its prompt." in done.stdout
     assert "Estimated from the wording" in done.stdout
     assert "96 of 96 rows used (verl)" in done.stdout
     assert sorted(path.name for path in (tmp_path / "audit").iterdir()) == [
         "audit.json",
         "report.html",
+        "scores",
     ]
+    assert [step for step, _ in list_scores(tmp_path / "audit")] == [1, 2]
     record = AuditRecord.model_validate_json((tmp_path / "audit" / "audit.json").read_text())
     assert (record.schema_version, record.likelihood) == (1, "text")
     assert record.regime == "diverse_grounded"
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "Healthy" in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "connect-src 'none'" in page
 
 
 def test_a_collapse_that_was_not_to_be_is_exit_code_1(program: Program, tmp_path: Path) -> None:
@@ -54,7 +61,26 @@ def test_the_same_log_gives_the_same_audit_again(program: Program, tmp_path: Pat
     for out in ("one", "two"):
         assert program("audit", "log.jsonl", "--out", out).returncode == 0
     assert (tmp_path / "one/audit.json").read_bytes() == (tmp_path / "two/audit.json").read_bytes()
-    assert (tmp_path / "one/report.html").read_text() == (tmp_path / "two/report.html").read_text()
+    pages = [(tmp_path / out / "report.html").read_text() for out in ("one", "two")]
+    timeless = [re.sub(r'"generated":"[^"]*"', "", page) for page in pages]
+    assert timeless[0] == timeless[1]
+
+
+def test_a_second_audit_leaves_no_matrix_of_the_first(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    assert program("audit", "log.jsonl").returncode == 0
+    few = [verl_row(one) for one in make_rollouts(steps=[2], tasks=6, members=8)]
+    write_jsonl(tmp_path / "log.jsonl", few)
+    assert program("audit", "log.jsonl").returncode == 0
+    assert [step for step, _ in list_scores(tmp_path / "audit")] == [2]
+
+
+def test_an_audit_never_writes_into_a_run(program: Program, tmp_path: Path) -> None:
+    write_log(tmp_path, grounded=True)
+    RunDirectory.create(tmp_path / "run", "")
+    done = program("audit", "log.jsonl", "--out", "run")
+    told = "--out run is a run directory; choose another folder"
+    assert_refused(done, tmp_path / "run", told, left=["rollouts", "run.toml"])
 
 
 def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> None:

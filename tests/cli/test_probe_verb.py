@@ -44,7 +44,7 @@ def in_this_process(*words: str | Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_it_prints_a_table_and_writes_numbers_figure_and_page(program: Program, run: Path):
+def test_it_prints_a_table_and_writes_numbers_and_page(program: Program, run: Path):
     before = sorted(path.name for path in run.iterdir())
     done = program("probe", "run", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,6 @@ def test_it_prints_a_table_and_writes_numbers_figure_and_page(program: Program, 
     assert sorted(path.name for path in folder.iterdir()) == [
         "probe.html",
         "probe.json",
-        "probe.svg",
     ]
     assert sorted(path.name for path in run.iterdir()) == sorted([*before, "probe"])
     found = probed(folder)

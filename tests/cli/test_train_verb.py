@@ -25,6 +25,8 @@ def test_a_run_leaves_what_the_contract_names(short_run: tuple[Path, Done]) -> N
         "report.html",
         "rollouts",
         "run.toml",
+        "scores",
+        "sessions.jsonl",
         "steps.jsonl",
     ]
     assert checkpoints(run) == ["step_000002", "step_000004"]

@@ -30,7 +30,7 @@ runpy.run_module("ragen2", run_name="__main__")
 
 
 def assert_same_run(run: Path, wanted: Path) -> None:
-    """Equal records, rollouts, weights, optimiser and trainer state, byte for byte."""
+    """Equal records, rollouts, scores, weights, optimiser and trainer state, byte for byte."""
     assert records(run) == records(wanted)
     assert checkpoints(run) == checkpoints(wanted)
     names = sorted(path.name for path in (wanted / LAST).iterdir())
@@ -38,10 +38,12 @@ def assert_same_run(run: Path, wanted: Path) -> None:
     assert "optimizer.pt" in names
     for name in names:
         assert (run / LAST / name).read_bytes() == (wanted / LAST / name).read_bytes(), name
-    files = sorted(path.name for path in (wanted / "rollouts").iterdir())
-    assert sorted(path.name for path in (run / "rollouts").iterdir()) == files
-    for name in files:
-        assert (run / "rollouts" / name).read_bytes() == (wanted / "rollouts" / name).read_bytes()
+    for folder in ("rollouts", "scores"):
+        files = sorted(path.name for path in (wanted / folder).iterdir())
+        assert len(files) >= 8
+        assert sorted(path.name for path in (run / folder).iterdir()) == files
+        for name in files:
+            assert (run / folder / name).read_bytes() == (wanted / folder / name).read_bytes()
 
 
 @pytest.mark.slow

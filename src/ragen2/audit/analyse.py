@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Likelihood
+from ragen2.audit.likelihoods import Likelihood, Scored, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
-from ragen2.audit.text_model import effective_reasonings, words
+from ragen2.audit.text_model import effective_reasonings
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
 from ragen2.diagnostics.attempts import Attempts, Played
 from ragen2.diagnostics.detectors import Finding, find_failures
 from ragen2.diagnostics.regime import explain_regime
 from ragen2.diagnostics.triage import Label, Triaged, triage
+from ragen2.diagnostics.wording import words
 from ragen2.runs.audit_record import AuditRecord, BlindPrompt, FoundFailure, Rows
 from ragen2.runs.record import StepRecord
+from ragen2.runs.scores import RowSource, ScopeScores, ScoreRecord
 from ragen2.seeding import stream_key
 
 RESAMPLES = 1000
@@ -45,6 +47,8 @@ class _Progress:
     """The first step with a verdict: what the run could do at its start."""
     unused: Counter[str] = field(default_factory=Counter)
     blind: list[BlindPrompt] = field(default_factory=list)
+    scores: list[ScopeScores] = field(default_factory=list)
+    """Matrices of the step at hand."""
 
 
 def analyse(
@@ -54,13 +58,17 @@ def analyse(
     *,
     sources: Sequence[str],
     done: Callable[[], None],
+    keep_scores: Callable[[ScoreRecord], None] | None = None,
 ) -> AuditRecord:
-    """Measure every kept step; ``done`` is called after each."""
+    """Measure every kept step; ``done`` is called after each, ``keep_scores`` gets its matrices."""
     progress = _Progress()
     has_rewards, note = _believable_rewards(log)
     steps = []
     for sample in log.steps:
+        progress.scores = []
         steps.append(_step(sample, settings, likelihood, progress, has_rewards=has_rewards))
+        if progress.scores and keep_scores is not None:
+            keep_scores(ScoreRecord(step=sample.step, scopes=progress.scores))
         done()
     judged = [(one.step, one.regime) for one in steps if one.regime]
     return AuditRecord(
@@ -104,7 +112,7 @@ def _step(
     named, why = None, ""
     for position in range(settings.limits.turns):
         scope = "first_turn" if position == 0 else f"turn_{position + 1}"
-        found, missing = _collapse(sample, position, likelihood, progress)
+        found, missing = _collapse(sample, position, likelihood, progress, scope)
         metrics |= {f"collapse/{scope}/{name}": value for name, value in found.items()}
         absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
         if position == 0 and found:
@@ -167,7 +175,7 @@ def _blind(step: int, found: Triaged) -> BlindPrompt:
 
 
 def _collapse(
-    sample: StepSample, position: int, likelihood: Likelihood, progress: _Progress
+    sample: StepSample, position: int, likelihood: Likelihood, progress: _Progress, scope: str
 ) -> tuple[Metrics, dict[str, str]]:
     """Proxies of one turn position, and what of them is missing and why."""
     prompts = [one.traces[position].items for one in sample.prompts()]
@@ -178,6 +186,7 @@ def _collapse(
     if scored.matrix is None:
         return {}, {"": scored.reason}
     matrix = scored.matrix
+    progress.scores.append(ScopeScores.of(scope, matrix, _row_sources(scored, position + 1)))
     before = progress.emas.get(position)
     progress.emas[position] = next_ema(before, matrix)
     found = measure(
@@ -191,6 +200,26 @@ def _collapse(
     if likelihood.kind != "text":
         return found, {}
     return _of_wording(found, prompts)
+
+
+def _row_sources(scored: Scored, turn: int) -> list[RowSource]:
+    """The texts of a matrix; a log has no seeds, so prompts are numbered by column."""
+    assert scored.matrix is not None  # noqa: S101 - the caller looked
+    counts: Counter[int] = Counter()
+    found = []
+    for trace, column in zip(scored.traces, scored.matrix.owner_N.tolist(), strict=True):
+        counts[column] += 1
+        name = f"prompt {column + 1}"
+        found.append(
+            RowSource(
+                text=trace.reasoning,
+                label=f"{name}, reasoning {counts[column]}",
+                prompt=plain(trace.prompt),
+                prompt_label=name,
+                turn=turn,
+            )
+        )
+    return found
 
 
 def _of_wording(

@@ -30,6 +30,8 @@ class Scored:
     matrix: ScoreMatrix | None
     reason: str = ""
     unused: Counter[str] = field(default_factory=Counter)
+    traces: tuple[TextTrace, ...] = ()
+    """The reasoning of each row of the matrix."""
 
 
 class Likelihood(Protocol):
@@ -90,7 +92,8 @@ class WordLikelihood:
         self._uses_pairs = found.uses_pairs
         left_out = len(prompts) - len(found.prompts)
         unused = Counter({"prompts with too few reasonings": left_out} if left_out else {})
-        return Scored(found.matrix, unused=unused)
+        rows = tuple(prompts[place][index] for place, index in found.rows)
+        return Scored(found.matrix, unused=unused, traces=rows)
 
 
 class PolicyLikelihood:
@@ -105,7 +108,7 @@ class PolicyLikelihood:
     def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
         """Every trace under every distinct prompt."""
         unused: Counter[str] = Counter()
-        traces = []
+        traces: list[tuple[Trace, TextTrace]] = []
         for one in (trace for group in prompts for trace in group):
             trace = Trace(
                 self._context(one), self._ids(self.policy.tokenizer.encode(one.reasoning))
@@ -113,12 +116,13 @@ class PolicyLikelihood:
             if not len(trace.reasoning_ids_T):
                 unused["reasoning without tokens"] += 1
             else:
-                traces.append(trace)
-        traces, num_long = self._fitting(traces)
-        if num_long:
-            unused["longer than the model's context"] = num_long
-        matrix = cross_score(traces, self.policy) if traces else None
-        return Scored(matrix, "" if matrix else "fewer than two distinct prompts", unused)
+                traces.append((trace, one))
+        fitting = self._fitting(traces)
+        if len(fitting) < len(traces):
+            unused["longer than the model's context"] = len(traces) - len(fitting)
+        matrix = cross_score([trace for trace, _ in fitting], self.policy) if fitting else None
+        reason = "" if matrix else "fewer than two distinct prompts"
+        return Scored(matrix, reason, unused, tuple(one for _, one in fitting))
 
     def _context(self, trace: TextTrace) -> IntArray:
         encode = self.policy.tokenizer.encode
@@ -131,13 +135,16 @@ class PolicyLikelihood:
     def _ids(self, ids: Sequence[int]) -> IntArray:
         return np.array(ids, dtype=np.int64)
 
-    def _fitting(self, traces: list[Trace]) -> tuple[list[Trace], int]:
+    def _fitting(self, traces: list[tuple[Trace, TextTrace]]) -> list[tuple[Trace, TextTrace]]:
         """Traces that fit after every prompt; a prompt too long for its own traces goes with them."""
         room = self.policy.max_context
-        own = [t for t in traces if len(t.prompt_ids_T) + len(t.reasoning_ids_T) <= room]
-        longest = max((len(trace.prompt_ids_T) for trace in own), default=0)
-        fitting = [trace for trace in own if longest + len(trace.reasoning_ids_T) <= room]
-        return fitting, len(traces) - len(fitting)
+        own = [
+            pair
+            for pair in traces
+            if len(pair[0].prompt_ids_T) + len(pair[0].reasoning_ids_T) <= room
+        ]
+        longest = max((len(trace.prompt_ids_T) for trace, _ in own), default=0)
+        return [pair for pair in own if longest + len(pair[0].reasoning_ids_T) <= room]
 
 
 class ServerLikelihood:
@@ -167,7 +174,7 @@ class ServerLikelihood:
             np.array([len(one) for one in own], dtype=np.int64),
             owner_N,
         )
-        return Scored(matrix)
+        return Scored(matrix, traces=tuple(traces))
 
 
 def plain(prompt: Prompt) -> str:

@@ -16,12 +16,12 @@ Shape letters: N scored traces, P prompts, V words, B pairs of neighbouring word
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ragen2.diagnostics.wording import words
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
 FEWEST_TRACES = 3
@@ -32,8 +32,6 @@ TIE = 1e-9
 """Scores closer than this are tied."""
 PAIR_PRIOR = 2.0
 """Pairs' worth of trust in a prompt's word frequencies against its pairs."""
-_IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,10 @@ class TextScores:
     matrix: ScoreMatrix
     prompts: tuple[int, ...]
     """Place of each column in what was given; prompts with too few reasonings are left out."""
+    rows: tuple[tuple[int, int], ...]
+    """Of each row of the matrix: the prompt, and the reasoning among that prompt's, as they were given."""
     uses_pairs: bool
     """Whether the order of words counted, or the words alone."""
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words, punctuation marks and single ideographs, in order."""
-    return _WORD.findall(text.lower())
 
 
 def text_scores(
@@ -60,7 +55,10 @@ def text_scores(
     ``reasonings`` must be in random order within each prompt: the first ones are fitted to. With
     ``uses_pairs`` left out, those also say whether the order of words helps.
     """
-    tokens = [[found for text in texts if (found := words(text))] for texts in reasonings]
+    tokens = [
+        [(found, index) for index, text in enumerate(texts) if (found := words(text))]
+        for texts in reasonings
+    ]
     enough = [len(texts) for texts in tokens if len(texts) >= FEWEST_TRACES]
     if len(enough) < 2:
         return None
@@ -68,19 +66,21 @@ def text_scores(
     usable = [place for place, texts in enumerate(tokens) if len(texts) > fitted]
     if len(usable) < 2:
         return None
-    fitted_to = [tokens[place][:fitted] for place in usable]
+    fitted_to = [[text for text, _ in tokens[place][:fitted]] for place in usable]
     if uses_pairs is None:
         uses_pairs = _pairs_help(fitted_to)
     model = _WordModel.fit(fitted_to, uses_pairs=uses_pairs)
-    rows = [
-        (text, column) for column, place in enumerate(usable) for text in tokens[place][fitted:]
+    scored = [
+        (text, column, (place, index))
+        for column, place in enumerate(usable)
+        for text, index in tokens[place][fitted:]
     ]
     matrix = ScoreMatrix(
-        logp_NP=np.stack([model.score(text) for text, _ in rows]),
-        length_N=np.array([len(text) for text, _ in rows], dtype=np.int64),
-        owner_N=np.array([column for _, column in rows], dtype=np.int64),
+        logp_NP=np.stack([model.score(text) for text, _, _ in scored]),
+        length_N=np.array([len(text) for text, _, _ in scored], dtype=np.int64),
+        owner_N=np.array([column for _, column, _ in scored], dtype=np.int64),
     )
-    return TextScores(matrix, tuple(usable), uses_pairs)
+    return TextScores(matrix, tuple(usable), tuple(row for _, _, row in scored), uses_pairs)
 
 
 def _pairs_help(texts: Sequence[Sequence[Sequence[str]]]) -> bool:

@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from ragen2 import __version__
-from ragen2.cli import audit, bench, envs, evaluate, preflight, probe, pull, train, warmstart
+from ragen2.cli import (
+    audit,
+    bench,
+    envs,
+    evaluate,
+    preflight,
+    probe,
+    pull,
+    report,
+    train,
+    warmstart,
+    watch,
+)
 from ragen2.cli.usage import UsageError, is_call_for_help, usage_line
 from ragen2.errors import FailedCheck, RagenError
 
@@ -29,6 +41,8 @@ app.command("eval")(evaluate.evaluate)
 app.command("preflight")(preflight.preflight)
 app.command("probe")(probe.probe)
 app.command("audit")(audit.audit)
+app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)
 app.add_typer(envs.app, name="envs")

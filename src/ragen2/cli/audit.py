@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ragen2.audit import Limits, ReadSettings
     from ragen2.audit.likelihoods import Likelihood
     from ragen2.runs.audit_record import AuditRecord
+    from ragen2.runs.scores import ScoreRecord
 
 TEXT_SAMPLE = (32, 16)
 """Prompts, and reasonings of each, kept of a step: comparing wording is cheap and needs many."""
@@ -61,9 +62,9 @@ def audit(  # noqa: PLR0913 - one parameter a flag
     ] = None,
     max_steps: Annotated[int, typer.Option(min=2, help="Steps measured, spread evenly.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for report.html and audit.json.")] = Path(
-        "audit"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for report.html, audit.json and scores/.")
+    ] = Path("audit"),
     fail_on: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Exit 1 on these regimes or failures, comma-separated."),
@@ -78,8 +79,11 @@ def audit(  # noqa: PLR0913 - one parameter a flag
     unwanted = _unwanted(fail_on)
     usual = MODEL_SAMPLE if model else TEXT_SAMPLE
     limits = Limits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
-    record = _audit(paths, model, _read_settings(log_format, columns, reasoning, limits))
-    report = _write(record, out)
+    settings = _read_settings(log_format, columns, reasoning, limits)
+    if (out / "run.toml").exists():
+        raise RunError(f"--out {out} is a run directory; choose another folder")
+    record, scores = _audit(paths, model, settings)
+    report = _write(record, scores, out)
     from ragen2.cli.audit_view import print_audit
 
     print_audit(record, report)
@@ -99,18 +103,27 @@ def _read_settings(
     return settings
 
 
-def _audit(paths: list[Path], model: str | None, settings: ReadSettings) -> AuditRecord:
+def _audit(
+    paths: list[Path], model: str | None, settings: ReadSettings
+) -> tuple[AuditRecord, list[ScoreRecord]]:
     from ragen2.audit import analyse, log_files, read_log
     from ragen2.cli.audit_view import progress_bars
 
     files = log_files(paths)
     likelihood = _likelihood(model)
+    scores: list[ScoreRecord] = []
     with progress_bars(sum(path.stat().st_size for path in files)) as bars:
         log = read_log(files, settings, bars.read)
         bars.start_steps(len(log.steps))
-        return analyse(
-            log, settings, likelihood, sources=[str(path) for path in paths], done=bars.measured
+        record = analyse(
+            log,
+            settings,
+            likelihood,
+            sources=[str(path) for path in paths],
+            done=bars.measured,
+            keep_scores=scores.append,
         )
+    return record, scores
 
 
 def _likelihood(model: str | None) -> Likelihood:
@@ -140,18 +153,23 @@ def _unwanted(fail_on: str | None) -> set[str]:
     return set(names)
 
 
-def _write(record: AuditRecord, out: Path) -> Path:
-    """Both files, each whole or not at all."""
-    from ragen2.reports.audit_page import render_audit
+def _write(record: AuditRecord, scores: list[ScoreRecord], out: Path) -> Path:
+    """Numbers, score matrices and page, each file whole or not at all; those of an older audit go."""
+    from ragen2.reports.data.report import report_of
+    from ragen2.reports.load import as_run
+    from ragen2.reports.page import write_page
     from ragen2.runs.files import write_atomically
+    from ragen2.runs.scores import list_scores, write_scores
 
-    report = out / "report.html"
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "audit.json", record.model_dump_json(indent=1) + "\n")
-        write_atomically(report, render_audit(record))
+        for _, old in list_scores(out):
+            old.unlink()
     except OSError as error:
         raise RunError(
             f"--out {out} cannot be written: {error.strerror}; choose another folder"
         ) from error
-    return report
+    for one in scores:
+        write_scores(out, one)
+    return write_page(report_of([as_run(record, out)]), out / "report.html")

@@ -13,13 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen2.cli.live import REGIME_STYLES
-from ragen2.reports.audit_page import basis, evidence, verdict_tone, verdict_words
+from ragen2.reports.load import as_run
+from ragen2.reports.verdict import basis, judge
 from ragen2.runs.audit_record import AuditRecord
 from ragen2.runs.record import StepRecord
 
 ROWS_SHOWN = 12
 COLLAPSE = "collapse/first_turn/"
-STYLES = {"good": "bold green", "fair": "bold yellow", "bad": "bold red"}
+STYLES = {
+    "good": "bold green",
+    "fair": "bold yellow",
+    "bad": "bold red",
+    "unknown": "bold yellow",
+}
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("rollouts", "audit/rollouts", "{:.0f}"),
     ("retrieval", f"{COLLAPSE}retrieval_accuracy", "{:.2f}"),
@@ -75,9 +81,10 @@ def progress_bars(total_bytes: int) -> Iterator[Bars]:
 def print_audit(record: AuditRecord, report: Path) -> None:
     """Verdict first, then what it rests on."""
     console = Console()
-    console.print(Text(verdict_words(record), style=STYLES[verdict_tone(record)]))
+    verdict = judge(as_run(record, report.parent))
+    console.print(Text(f"{verdict.word}. {verdict.text}", style=STYLES[verdict.tone]))
     console.print(Text(basis(record), style="dim"))
-    for line in (*evidence(record), *record.notes):
+    for line in (*(one.text for one in verdict.evidence), *record.notes):
         console.print(Text(f"  {line}"))
     console.print(_steps(record.steps))
     console.print(_rows(record))

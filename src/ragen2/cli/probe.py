@@ -48,7 +48,7 @@ def probe(  # noqa: PLR0913 - one parameter a flag
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for probe.json, probe.html and probe.svg.",
+            help="Folder for probe.json and probe.html.",
             show_default="RUN_DIR/probe/step_N",
         ),
     ] = None,
@@ -193,14 +193,14 @@ def _probe(config: RunConfig, agent: Agent, run_dir: Path, step: int) -> ProbeRe
 
 
 def _write(record: ProbeRecord, folder: Path) -> None:
-    """All files are made before the first is written, each whole or not at all."""
-    from ragen2.reports.gradients import picture, render_probe
+    """Both files are made before the first is written, each whole or not at all."""
+    from ragen2.reports.data.report import probe_report
+    from ragen2.reports.web import render
     from ragen2.runs.files import write_atomically
 
     texts = {
         "probe.json": record.model_dump_json(indent=1) + "\n",
-        "probe.svg": picture(record),
-        "probe.html": render_probe(record),
+        "probe.html": render(probe_report(record).data, {}),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from ragen2.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from ragen2.backends.opening import Agent
     from ragen2.config import RunConfig
+    from ragen2.runs.sinks import Sink
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import TrainerState
 
@@ -87,8 +89,10 @@ def _train_one(
     run_file: Path | None, overrides: list[str], out: Path | None, *, dry_run: bool
 ) -> None:
     from ragen2.config import dump_config, load_run
+    from ragen2.runs.loggers import require_loggers
 
     config = load_run(run_file, overrides)
+    require_loggers(config.logging.to)
     if dry_run:
         print(dump_config(config), end="")
         return
@@ -105,11 +109,13 @@ def _train_one(
 def _resume(path: Path, *, dry_run: bool) -> None:
     from ragen2.config import dump_config, load_run
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
+    from ragen2.runs.loggers import require_loggers
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import read_state
 
     run = RunDirectory.open(path)
     config = load_run(path / "run.toml")
+    require_loggers(config.logging.to)
     if dry_run:
         print(dump_config(config), end="")
         return
@@ -144,12 +150,16 @@ def _open(config: RunConfig) -> Agent:
 def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState | None) -> None:
     from ragen2.cli.live import live_view
     from ragen2.reports.page import write_report
+    from ragen2.runs.sessions import record_session
     from ragen2.trainer.loop import train as train_loop
 
+    record_session(run.path, state.step if state else 0)
     asked = StopRequest("finishing this step, then saving")
-    with live_view(config, run, agent.learner.describe()) as view:
+    loggers = _loggers(config, run, state)
+    with loggers as others, live_view(config, run, agent.learner.describe()) as view:
+        sinks = [view, *others]
         final = train_loop(
-            config, agent.policy, agent.learner, run, state=state, sinks=[view], stop_asked=asked
+            config, agent.policy, agent.learner, run, state=state, sinks=sinks, stop_asked=asked
         )
     report = write_report([run.path], run.path / "report.html")
     view.summary(run, report)
@@ -162,3 +172,18 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
         raise typer.Exit(EXIT_INTERRUPTED)
     if not (run.path / "checkpoints").is_dir():
         raise RunError(f"{run.path} has no checkpoint; the run directory was changed from outside")
+
+
+def _loggers(
+    config: RunConfig, run: RunDirectory, state: TrainerState | None
+) -> AbstractContextManager[list[Sink]]:
+    """The loggers that the run file names; none leaves no trace in the run directory."""
+    from ragen2.runs.loggers import LoggedRun, open_loggers
+
+    if not config.logging.to:
+        return nullcontext([])
+    settings = config.model_dump(mode="json", exclude_none=True)
+    next_step = state.step + 1 if state else 0
+    logged = LoggedRun.of(run.path, config.logging.project, settings, next_step)
+    return open_loggers(config.logging.to, logged)
+

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from ragen2.component import Component
 from ragen2.diagnostics.attempts import Replayer
 from ragen2.diagnostics.mutual_information import Ema
 from ragen2.policy import Scorer
+from ragen2.runs.scores import ScopeScores
 from ragen2.types import Group
 
 Metrics = dict[str, float]
@@ -34,6 +35,8 @@ class Evidence:
     """Of the run; random draws are named by it and the step."""
     replayer: Replayer | None = None
     """Plays a prompt again in its environment; None where only the rollouts are at hand."""
+    keep_scores: Callable[[ScopeScores], None] | None = None
+    """Takes every score matrix that was made, for the record; None where nobody looks at them."""
 
 
 class Diagnostic(Component, ABC):

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
 from ragen2.diagnostics.mutual_information import measure
+from ragen2.diagnostics.scored_texts import row_sources
+from ragen2.runs.scores import ScopeScores
 from ragen2.scoring import Trace, cross_score, near_duplicates
 from ragen2.scoring.traces import (
     distinct_prompts,
@@ -23,6 +25,7 @@ from ragen2.scoring.traces import (
 from ragen2.seeding import stream
 
 FIRST_TURN = "first_turn"
+PROBE = "probe"
 PREFIX = f"collapse/{FIRST_TURN}/"
 MEASURED = re.compile(r"collapse/(first_turn|turn_\d+|trajectory|probe)/retrieval_accuracy")
 FEWEST_TRACES = 8
@@ -96,6 +99,10 @@ class Collapse(Diagnostic):
             rng=stream(evidence.seed, "columns", scope.name, evidence.step),
         )
         assert scores is not None  # noqa: S101 - a scope without a problem has two prompts
+        if evidence.keep_scores is not None:
+            # Replies to the probe set are played aside; they are in no rollout file.
+            texts = row_sources(scope.traces, evidence.groups, is_saved=scope.name != PROBE)
+            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts))
         found = measure(
             scores.logp_NP,
             scores.length_N,
@@ -137,7 +144,7 @@ def measured_scopes(names: Iterable[str]) -> list[str]:
     """Scopes that metrics of these names speak of, the first turn first, turns in order."""
     found = {match[1] for name in names if (match := MEASURED.fullmatch(name))}
     turns = sorted((s for s in found if s.startswith("turn_")), key=lambda s: int(s[5:]))
-    return [scope for scope in (FIRST_TURN, *turns, "trajectory", "probe") if scope in found]
+    return [scope for scope in (FIRST_TURN, *turns, "trajectory", PROBE) if scope in found]
 
 
 def judged_scope(diagnostics: Iterable[Diagnostic]) -> str:
@@ -152,7 +159,7 @@ def judged_scope(diagnostics: Iterable[Diagnostic]) -> str:
 def main_scope(names: Iterable[str]) -> str:
     """The scope to show first: the one that a run is judged by, or the probe set without any."""
     scopes = measured_scopes(names)
-    preferred = (FIRST_TURN, "trajectory", "probe")
+    preferred = (FIRST_TURN, "trajectory", PROBE)
     return next((scope for scope in preferred if scope in scopes), FIRST_TURN)
 
 

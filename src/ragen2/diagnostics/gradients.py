@@ -139,10 +139,11 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
     """Spearman's rank correlation, ties sharing their mean rank; None below 3 pairs or without spread."""
     if len(first) < 3 or np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
         return None
-    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
-def _ranks(values: Sequence[float]) -> FloatArray:
+def ranks(values: Sequence[float]) -> FloatArray:
+    """Rank of each value, from 1; equal values share their mean rank."""
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return np.asarray(ends[place] - (counts[place] - 1) / 2.0)

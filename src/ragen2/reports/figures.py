@@ -1,42 +1,49 @@
-"""Charts as SVG text: no library, no script, crisp on screen and paper."""
+"""Figures for papers and docs, drawn by matplotlib; it is imported only when something is drawn."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from html import escape
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ragen2.diagnostics.dependence import DependenceRow
+from ragen2.errors import DependencyError, RunError
 from ragen2.reports.load import Series
+from ragen2.runs.files import write_atomically
 
-WIDTH, HEIGHT = 420, 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 34
-TICKS = 4
-COLOURS = 6
-"""Lines that the style sheet can tell apart."""
-LABEL_HEIGHT, LETTER_WIDTH = 12.0, 6.6
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Maps data to pixels along one axis."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    doubling: bool = False
-    """Each doubling takes the same room; for positive values only."""
-
-    def __call__(self, value: float) -> float:
-        """Pixel of a value."""
-        low, high = self.low, self.high
-        if self.doubling:
-            low, high, value = math.log2(low), math.log2(high), math.log2(value)
-        return self.start + (value - low) / (high - low) * (self.end - self.start)
+FORMATS = ("png", "svg", "pdf")
+WIDTH, HEIGHT = 4.6, 2.9
+"""Inches of one chart."""
+DOTS = 200
+"""An inch, of a PNG."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6100", "#56b4e9")
+"""Told apart by colour-blind readers too (Okabe and Ito, the yellow darkened)."""
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+"""Each line has a dash of its own: colour is never the only sign."""
+GREY = "#5b6577"
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e3e6eb",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ragen2",
+    "pdf.fonttype": 42,
+}
+EMPTY = "not measured in this run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,94 +60,36 @@ class Chart:
     doubling: bool = False
     """Whether each doubling along the horizontal axis takes the same room."""
     guides: Sequence[Series] = ()
-    """Levels that change over steps, one for all series or one for each; drawn like levels."""
+    """Levels that change over steps; drawn like levels."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Figure:
-    """A drawn chart: the inside of its ``<svg>``, and its legend as (mark, name) pairs.
-
-    An empty body means that there was nothing to draw.
-    """
+    """A title and what draws under it; without ``draw`` there was nothing to draw."""
 
     title: str
-    body: str = ""
-    keys: tuple[tuple[str, str], ...] = ()
-
-
-def draw(chart: Chart) -> str:
-    """The chart as one HTML ``<figure>``; a chart without points says so instead."""
-    return as_html(chart_figure(chart))
-
-
-def draw_plane(entropy: Series, information: Series, bound: float | None) -> str:
-    """The regime plane of one run as one HTML ``<figure>``."""
-    return as_html(plane_figure([(entropy, information)], bound))
-
-
-def as_html(figure: Figure) -> str:
-    """Title, legend and ``<svg>``, coloured by the page's style sheet."""
-    title = escape(figure.title)
-    if not figure.body:
-        caption = f"<figcaption>{title}</figcaption>"
-        return f'<figure class="empty">{caption}<p>not measured in this run</p></figure>'
-    legend = "".join(
-        f'<span class="key"><i class="{mark}"></i>{escape(name)}</span>'
-        for mark, name in figure.keys
-    )
-    return (
-        f'<figure><figcaption>{title}<span class="legend">{legend}</span></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{figure.body}</svg></figure>'
-    )
+    draw: Callable[[Axes], None] | None = None
 
 
 def chart_figure(chart: Chart) -> Figure:
     """Lines over steps, with bands where a series has an interval."""
-    lines = [series for series in chart.series if series.steps]
-    if not lines:
+    if not any(series.steps for series in chart.series):
         return Figure(chart.title)
-    x = _scale([step for line in lines for step in line.steps], LEFT, WIDTH - RIGHT, tight=True)
-    x = replace(x, doubling=chart.doubling)
-    values = [v for line in lines for v in (*line.values, *line.low, *line.high)]
-    values += [level for _, level in chart.levels]
-    values += [level for guide in chart.guides for level in guide.values]
-    if chart.floor is not None:
-        values.append(chart.floor)
-    if chart.ceiling is not None:
-        values.append(chart.ceiling)
-    y = _scale(values, HEIGHT - BOTTOM, TOP, tight=chart.ceiling is not None)
-    parts = [_axes(x, y, chart.unit, across=chart.across)]
-    parts += [_band(line, x, y, index) for index, line in enumerate(lines) if line.low]
-    frame = _Frame(x, y, lines)
-    levels, homeless = _levels(chart.levels, frame)
-    guides, more_homeless = _guides(chart.guides, frame)
-    parts += [levels, guides]
-    parts += [_line(line, x, y, index) for index, line in enumerate(lines)]
-    keys = [(_mark(i), line.name) for i, line in enumerate(lines)] if len(lines) > 1 else []
-    keys += [("dash", name) for name in (*homeless, *more_homeless)]
-    return Figure(chart.title, "".join(parts), tuple(keys))
+    return Figure(chart.title, lambda axes: _draw_chart(axes, chart))
 
 
-def plane_figure(paths: Sequence[tuple[Series, Series]], bound: float | None) -> Figure:
+def plane_figure(
+    paths: Sequence[tuple[Series, Series]], bound: float | None, unit: str = "nats a token"
+) -> Figure:
     """The regime plane: H(Z|X) across, I(X;Z) up, each run's path from ring to dot.
 
     A path is the two series of one run; where there are several, the first one's name is its label.
     """
-    found = [(entropy.name, _pairs(entropy, information)) for entropy, information in paths]
+    found = [(entropy.name, _shared(entropy, information)) for entropy, information in paths]
     drawn = [(name, pairs) for name, pairs in found if pairs]
     if not drawn:
         return Figure("Regime plane")
-    points = [pair for _, pairs in drawn for pair in pairs]
-    x = _scale([0.0, *(h for h, _ in points)], LEFT, WIDTH - RIGHT)
-    y = _scale([0.0, *([bound] if bound else []), *(i for _, i in points)], HEIGHT - BOTTOM, TOP)
-    body = _axes(x, y, "I(X;Z), nats a token", across="H(Z|X), nats a token", whole=False)
-    if bound:
-        body += _levels([("log P", bound)], _Frame(x, y, []))[0]
-    body += "".join(_path(pairs, x, y, index) for index, (_, pairs) in enumerate(drawn))
-    names = tuple((_mark(i), name) for i, (name, _) in enumerate(drawn))
-    return Figure(
-        "Regime plane", body, names if len(names) > 1 else (("ring", "start"), ("s0", "end"))
-    )
+    return Figure("Regime plane", lambda axes: _draw_plane(axes, drawn, bound, unit))
 
 
 def dependence_figure(rows: Sequence[DependenceRow], metric: str = "mi_estimate") -> Figure:
@@ -164,207 +113,164 @@ def dependence_figure(rows: Sequence[DependenceRow], metric: str = "mi_estimate"
         guides.append(Series("log P", sizes, tuple(math.log(size) for size in sizes)))
     if metric.startswith("retrieval_"):
         guides.append(Series("chance", sizes, tuple(1.0 / size for size in sizes)))
-    chart = Chart(
-        metric,
-        series,
-        unit="share of traces" if metric.startswith("retrieval_") else "nats",
-        floor=0.0,
-        across="prompts",
-        doubling=True,
-        guides=guides,
+    unit = "share of traces" if metric.startswith("retrieval_") else "nats"
+    return chart_figure(
+        Chart(metric, series, (), unit, 0.0, across="prompts", doubling=True, guides=guides)
     )
-    return chart_figure(chart)
 
 
-def scatter_figure(
-    title: str,
-    points: Sequence[tuple[float, float]],
-    limits: Sequence[tuple[float, float]],
-    *,
-    across: str,
-    up: str,
-    names: tuple[str, str, str],
-) -> Figure:
-    """Dots, each under a limit of its own (a ring at the same place), and the steepest limit as a line.
+def save_figure(figures: Sequence[Figure], path: Path, form: str) -> None:
+    """Figures side by side as one file."""
+    try:
+        write_atomically(path, picture(figures, form))
+    except OSError as error:
+        raise RunError(f"figure {path} cannot be written: {error.strerror}") from error
 
-    ``names`` are those of dots, rings and line. Both axes start at 0.
-    """
-    if not points:
-        return Figure(title)
-    x = _scale([0.0, *(place for place, _ in points)], LEFT, WIDTH - RIGHT)
-    y = _scale([0.0, *(height for _, height in (*points, *limits))], HEIGHT - BOTTOM, TOP)
-    body = _axes(x, y, up, across=across, whole=False)
-    steepest = max((height / place for place, height in limits if place > 0.0), default=0.0)
-    if steepest > 0.0:
-        end = min(x.high, y.high / steepest)
-        line = f"{x(0.0):.1f},{y(0.0):.1f} {x(end):.1f},{y(steepest * end):.1f}"
-        body += f'<polyline class="level" points="{line}"/>'
-    body += "".join(
-        f'<circle class="start" cx="{x(place):.1f}" cy="{y(height):.1f}" r="3"/>'
-        for place, height in limits
+
+def standalone(figures: Sequence[Figure]) -> str:
+    """Figures side by side as the text of an SVG file."""
+    return picture(figures, "svg").decode()
+
+
+def picture(figures: Sequence[Figure], form: str) -> bytes:
+    """Figures side by side as a file's contents; the same figures give the same bytes."""
+    matplotlib = load_matplotlib()
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context(STYLE):
+        canvas = Canvas(figsize=(WIDTH * len(figures), HEIGHT), dpi=DOTS, layout="constrained")
+        for axes, figure in zip(
+            canvas.subplots(1, len(figures), squeeze=False)[0], figures, strict=True
+        ):
+            _fill(axes, figure)
+        file = io.BytesIO()
+        canvas.savefig(file, format=form, metadata=_no_date(form))
+    return file.getvalue()
+
+
+def load_matplotlib() -> Any:
+    """The library, or one line that says how to get it."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise DependencyError(
+            "figures need matplotlib, which is not installed; pip install 'ragen2[figures]'"
+        ) from error
+    return mpl
+
+
+def draw_line(axes: Axes, series: Series, index: int, *, marker: str = "o") -> None:
+    """One series with its band; few points are marked."""
+    colour = COLOURS[index % len(COLOURS)]
+    axes.plot(
+        series.steps,
+        series.values,
+        color=colour,
+        linestyle=DASHES[index % len(DASHES)],
+        linewidth=1.6,
+        marker=marker if len(series.steps) <= 12 else "",
+        markersize=3.5,
+        label=series.name,
     )
-    body += "".join(
-        f'<circle class="dot s0" cx="{x(place):.1f}" cy="{y(height):.1f}" r="3"/>'
-        for place, height in points
-    )
-    return Figure(title, body, tuple(zip(("s0", "ring", "dash"), names, strict=True)))
+    if series.low:
+        axes.fill_between(
+            series.steps, series.low, series.high, color=colour, alpha=0.16, linewidth=0
+        )
 
 
-def _pairs(entropy: Series, information: Series) -> list[tuple[float, float]]:
+def whole_numbers(axis: Axis) -> None:
+    """Label whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _fill(axes: Axes, figure: Figure) -> None:
+    axes.set_title(figure.title, loc="left", fontsize=10, fontweight="bold")
+    if figure.draw is None:
+        axes.text(0.5, 0.5, EMPTY, ha="center", va="center", color=GREY, transform=axes.transAxes)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    figure.draw(axes)
+
+
+def _draw_chart(axes: Axes, chart: Chart) -> None:
+    lines = [series for series in chart.series if series.steps]
+    for index, series in enumerate(lines):
+        draw_line(axes, series, index)
+    named: set[str] = set()
+    for guide in (guide for guide in chart.guides if guide.steps):
+        label = guide.name if guide.name not in named else None
+        named.add(guide.name)
+        steps, values = guide.steps, guide.values
+        if len(steps) == 1:
+            axes.axhline(values[0], color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=label)
+        else:
+            axes.plot(steps, values, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=label)
+    for name, level in chart.levels:
+        axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label=name)
+    if chart.doubling:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+    elif chart.across == "step":
+        whole_numbers(axes.xaxis)
+    _set_ends(axes, chart)
+    axes.set_xlabel(chart.across)
+    axes.set_ylabel(chart.unit)
+    if len(lines) > 1 or named or chart.levels:
+        axes.legend()
+
+
+def _set_ends(axes: Axes, chart: Chart) -> None:
+    low, high = axes.get_ylim()
+    room = 0.02 * (high - low)
+    if chart.floor is not None and low > chart.floor - 5 * room:
+        axes.set_ylim(bottom=chart.floor - room if chart.ceiling is not None else chart.floor)
+    if chart.ceiling is not None:
+        axes.set_ylim(top=chart.ceiling + room)
+
+
+def _draw_plane(
+    axes: Axes,
+    drawn: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    bound: float | None,
+    unit: str,
+) -> None:
+    for index, (name, pairs) in enumerate(drawn):
+        colour = COLOURS[index % len(COLOURS)]
+        across, up = zip(*pairs, strict=True)
+        label = name if len(drawn) > 1 else None
+        axes.plot(across, up, color=colour, linewidth=1.3, linestyle=DASHES[index % 6], label=label)
+        ring: dict[str, Any] = {
+            "marker": "o",
+            "linestyle": "",
+            "color": colour,
+            "markersize": 6.0,
+        }
+        alone = len(drawn) == 1
+        axes.plot(across[:1], up[:1], fillstyle="none", label="start" if alone else None, **ring)
+        axes.plot(across[-1:], up[-1:], label="end" if alone else None, **ring)
+    if bound:
+        axes.axhline(bound, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="log P")
+    axes.set_xlim(0.0, 1.08 * max(h for _, pairs in drawn for h, _ in pairs) or 1.0)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.set_xlabel(f"H(Z|X), {unit}")
+    axes.set_ylabel(f"I(X;Z), {unit}")
+    axes.legend()
+
+
+def _shared(entropy: Series, information: Series) -> list[tuple[float, float]]:
     """Points of the steps at which both were measured."""
     up = dict(zip(information.steps, information.values, strict=True))
     across = zip(entropy.steps, entropy.values, strict=True)
     return [(value, up[step]) for step, value in across if step in up]
 
 
-def _path(pairs: Sequence[tuple[float, float]], x: Scale, y: Scale, index: int) -> str:
-    points = " ".join(f"{x(h):.1f},{y(i):.1f}" for h, i in pairs)
-    (first_h, first_i), (last_h, last_i) = pairs[0], pairs[-1]
-    return (
-        f'<polyline class="line {_mark(index)}" points="{points}"/>'
-        f'<circle class="start {_mark(index)}" cx="{x(first_h):.1f}" cy="{y(first_i):.1f}" r="4"/>'
-        f'<circle class="dot {_mark(index)}" cx="{x(last_h):.1f}" cy="{y(last_i):.1f}" r="5"/>'
-    )
-
-
-def _scale(values: Sequence[float], start: float, end: float, *, tight: bool = False) -> Scale:
-    low, high = min(values), max(values)
-    size = max(1.0, abs(low), abs(high))
-    if high - low < 1e-12 * size:
-        half = max(0.5, 1e-3 * size)
-        low, high = low - half, high + half
-    margin = 0.0 if tight else 0.05 * (high - low)
-    return Scale(low if low == 0 else low - margin, high + margin, start, end)
-
-
-def _ticks(scale: Scale, *, whole: bool) -> list[float]:
-    if scale.doubling:
-        first = math.ceil(math.log2(scale.low) - 1e-9)
-        return [2.0**n for n in range(first, math.floor(math.log2(scale.high) + 1e-9) + 1)]
-    step = (scale.high - scale.low) / TICKS
-    power = 10.0 ** math.floor(math.log10(step))
-    nice = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= step)
-    if whole:
-        nice = max(1.0, round(nice))
-    first = math.ceil(scale.low / nice - 1e-9)
-    return [n * nice for n in range(first, math.floor(scale.high / nice + 1e-9) + 1)]
-
-
-def _axes(x: Scale, y: Scale, unit: str, *, across: str = "step", whole: bool = True) -> str:
-    parts = []
-    for tick in _ticks(y, whole=False):
-        at = y(tick)
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{tick:.3g}</text>'
-        )
-    for tick in _ticks(x, whole=whole):
-        place = f'x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle"'
-        parts.append(f'<text class="tick" {place}>{tick:.4g}</text>')
-    parts.append(
-        f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(across)}</text>'
-    )
-    if unit:
-        parts.append(f'<text class="tick" x="{LEFT}" y="{HEIGHT - 3}">{escape(unit)}</text>')
-    return "".join(parts)
-
-
-def _line(series: Series, x: Scale, y: Scale, index: int) -> str:
-    points = list(zip(series.steps, series.values, strict=True))
-    path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
-    line = f'<polyline class="line {_mark(index)}" points="{path}"/>'
-    if len(points) <= 12:
-        line += "".join(
-            f'<circle class="dot {_mark(index)}" cx="{x(step):.1f}" cy="{y(value):.1f}" r="3"/>'
-            for step, value in points
-        )
-    return line
-
-
-def _band(series: Series, x: Scale, y: Scale, index: int) -> str:
-    top = [f"{x(s):.1f},{y(v):.1f}" for s, v in zip(series.steps, series.high, strict=True)]
-    bottom = [f"{x(s):.1f},{y(v):.1f}" for s, v in zip(series.steps, series.low, strict=True)]
-    return f'<polygon class="band {_mark(index)}" points="{" ".join(top + bottom[::-1])}"/>'
-
-
-def _mark(index: int) -> str:
-    """The style of the series number ``index``."""
-    return f"s{index % COLOURS}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """The plot that a label has to find room in."""
-
-    x: Scale
-    y: Scale
-    lines: Sequence[Series]
-
-    def find_room(self, width: float, top: float, bottom: float) -> tuple[float, float] | None:
-        """Start and base of a label above or below a level of these heights; None if all is taken."""
-        right, left = WIDTH - RIGHT - width, LEFT + 4.0
-        for base in (top - 4.0, bottom + LABEL_HEIGHT):
-            for start in (right, (left + right) / 2, left):
-                is_inside = LABEL_HEIGHT <= base <= HEIGHT - BOTTOM
-                if is_inside and not any(
-                    self._runs_through(line, start, width, base) for line in self.lines
-                ):
-                    return start, base
-        return None
-
-    def _runs_through(self, line: Series, start: float, width: float, base: float) -> bool:
-        """Whether a line or its band crosses the box of a label."""
-        across = [self.x(step) for step in line.steps]
-        spots = [start, start + width, *(at for at in across if start < at < start + width)]
-        edges = (line.low or line.values, line.high or line.values)
-        heights = [
-            float(height)
-            for edge in edges
-            for height in np.interp(spots, across, [self.y(value) for value in edge])
-        ]
-        return min(heights) - 3 < base and max(heights) + 3 > base - LABEL_HEIGHT
-
-
-def _levels(levels: Sequence[tuple[str, float]], frame: _Frame) -> tuple[str, list[str]]:
-    """Level lines with their names, and the names that found no room beside their line."""
-    body, homeless = "", []
-    for name, level in levels:
-        at = frame.y(level)
-        body += (
-            f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        label = _label(name, at, at, frame)
-        body += label
-        homeless += [] if label else [name]
-    return body, homeless
-
-
-def _guides(guides: Sequence[Series], frame: _Frame) -> tuple[str, list[str]]:
-    """Levels that change over steps. Only the first is named: the others mean the same for theirs."""
-    drawn = [guide for guide in guides if guide.steps]
-    body = ""
-    for index, guide in enumerate(drawn):
-        points = [
-            (frame.x(step), frame.y(value))
-            for step, value in zip(guide.steps, guide.values, strict=True)
-        ]
-        if len(points) == 1:
-            points = [(LEFT, points[0][1]), (WIDTH - RIGHT, points[0][1])]
-        colour = f" {_mark(index)}" if len(drawn) > 1 else ""
-        path = " ".join(f"{across:.1f},{up:.1f}" for across, up in points)
-        body += f'<polyline class="level{colour}" points="{path}"/>'
-    if not drawn:
-        return "", []
-    heights = [frame.y(value) for value in drawn[0].values]
-    label = _label(drawn[0].name, min(heights), max(heights), frame)
-    return body + label, [] if label else [drawn[0].name]
-
-
-def _label(name: str, top: float, bottom: float, frame: _Frame) -> str:
-    """The name of a level that spans these heights, or nothing where no room is left for it."""
-    room = frame.find_room(LETTER_WIDTH * len(name), top, bottom)
-    if room is None:
-        return ""
-    return f'<text class="label" x="{room[0]:.1f}" y="{room[1]:.1f}">{escape(name)}</text>'
+def _no_date(form: str) -> dict[str, Any]:
+    """Metadata without time and version, so that the same figure is the same file."""
+    if form == "svg":
+        return {"Date": None, "Creator": None}
+    return {"CreationDate": None, "Producer": None} if form == "pdf" else {"Software": None}

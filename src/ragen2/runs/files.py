@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush to disk, then move into place."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write beside, flush to disk, then move into place. Text is written as UTF-8."""
     partial = path.with_name(f".partial-{path.name}")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -1,4 +1,4 @@
-"""The run directory: run.toml, steps.jsonl, rollouts/, checkpoints/, report.html."""
+"""The run directory: run.toml, steps.jsonl, rollouts/, scores/, checkpoints/, report.html."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ragen2.errors import RunError
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
+from ragen2.runs.scores import ScopeScores, ScoreRecord, list_scores, write_scores
 from ragen2.runs.trajectories import group_lines
 from ragen2.types import Group
 
@@ -89,6 +90,9 @@ class RunDirectory:
         for file in (self.path / "rollouts").glob("step_*.jsonl"):
             if int(file.stem.removeprefix("step_")) > step:
                 file.unlink()
+        for scored, file in list_scores(self.path):
+            if scored > step:
+                file.unlink()
         for partial in (self.path / "checkpoints").glob(".partial-*"):
             shutil.rmtree(partial)
 
@@ -101,3 +105,9 @@ class RunDirectory:
             write_atomically(path, "".join(f"{line}\n" for line in lines))
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
+
+    def save_scores(self, step: int, scopes: Iterable[ScopeScores]) -> None:
+        """The score matrices of a step, in one file; nothing when there are none."""
+        found = list(scopes)
+        if found:
+            write_scores(self.path, ScoreRecord(step=step, scopes=found))

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.types import Group, IntArray, Trajectory, Turn
+from ragen2.types import Group, IntArray, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a batch a reasoning stands."""
+
+    group: int
+    member: int
+    turn: int
+    """From 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +29,8 @@ class Trace:
 
     prompt_ids_T: IntArray
     reasoning_ids_T: IntArray
+    place: Place | None = None
+    """None for a reasoning that is not of a batch of groups."""
 
 
 def first_turn_traces(
@@ -40,11 +52,11 @@ def turn_traces(
         raise ValueError(f"turns count from 1, got {k}")
     by_group = [
         [
-            _trace(trajectory.turns[k - 1])
-            for trajectory in group.trajectories
+            _trace(trajectory, Place(g, member, k))
+            for member, trajectory in enumerate(group.trajectories)
             if len(trajectory.turns) >= k and len(trajectory.turns[k - 1].reasoning_ids_T)
         ]
-        for group in groups
+        for g, group in enumerate(groups)
     ]
     for members in by_group:
         rng.shuffle(members)
@@ -63,14 +75,17 @@ def trajectory_traces(
     turns are all drawn leave the draw. At most ``limit`` are drawn; None draws all.
     """
     left = [
-        turns for group in groups for one in group.trajectories if (turns := _reasoned_turns(one))
+        traces
+        for g, group in enumerate(groups)
+        for member, one in enumerate(group.trajectories)
+        if (traces := _reasoned_turns(one, g, member))
     ]
-    for turns in left:
-        rng.shuffle(turns)
+    for traces in left:
+        rng.shuffle(traces)
     chosen: list[Trace] = []
     while left and (limit is None or len(chosen) < limit):
         index = int(rng.integers(len(left)))
-        chosen.append(_trace(left[index].pop()))
+        chosen.append(left[index].pop())
         if not left[index]:
             left.pop(index)
     return chosen
@@ -123,9 +138,14 @@ def _key(trace: Trace) -> bytes:
     return trace.prompt_ids_T.tobytes()
 
 
-def _trace(turn: Turn) -> Trace:
-    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T)
+def _trace(trajectory: Trajectory, place: Place) -> Trace:
+    turn = trajectory.turns[place.turn - 1]
+    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T, place)
 
 
-def _reasoned_turns(trajectory: Trajectory) -> list[Turn]:
-    return [turn for turn in trajectory.turns if len(turn.reasoning_ids_T)]
+def _reasoned_turns(trajectory: Trajectory, group: int, member: int) -> list[Trace]:
+    return [
+        _trace(trajectory, Place(group, member, number))
+        for number, turn in enumerate(trajectory.turns, 1)
+        if len(turn.reasoning_ids_T)
+    ]

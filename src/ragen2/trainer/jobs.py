@@ -10,6 +10,7 @@ Called again with the same jobs, it goes on where it was left: finished runs are
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ from ragen2.runs.store import RunDirectory
 from ragen2.runs.tail import RecordTail
 from ragen2.trainer.child import Child, end_all
 from ragen2.trainer.state import read_state
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 30.0
@@ -185,6 +188,7 @@ class _Run:
         self.problem = ""
         self.child: Child | None = None
         self.tail = RecordTail(RunDirectory(job.folder).steps_file)
+        self.records: tuple[StepRecord, ...] = ()
         self._seen: State | None = None
 
     def start(self) -> None:
@@ -213,7 +217,7 @@ class _Run:
     def look(self) -> bool:
         """Whether there are new records or a new state."""
         code = self.child.exit_code if self.child is not None else None
-        is_new = self.tail.read()  # after the exit code: what a process wrote last is read too
+        is_new = self._read()  # after the exit code: what a process wrote last is read too
         if self.state == "running" and self.child is not None and code is not None:
             self.state = _end_state(code, is_asked=self.child.is_asked)
             self.problem = self._why(self.child, code) if self.state == "failed" else ""
@@ -223,7 +227,16 @@ class _Run:
 
     def status(self) -> JobStatus:
         code = self.child.exit_code if self.child is not None else None
-        return JobStatus(self.job, self.state, tuple(self.tail.records), code, self.problem)
+        return JobStatus(self.job, self.state, self.records, code, self.problem)
+
+    def _read(self) -> bool:
+        """Take in new records; those of a damaged file stay as they were, and the file is named."""
+        before = self.records
+        try:
+            self.records = self.tail.records()
+        except RunError as error:
+            logger.warning("%s", error)
+        return len(self.records) != len(before) or self.records[-1:] != before[-1:]
 
     def _why(self, child: Child, code: int) -> str:
         told = child.last_words()

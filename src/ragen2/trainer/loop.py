@@ -19,6 +19,7 @@ from ragen2.diagnostics.reward import reward_spread
 from ragen2.policy import Learner, Sampler, Scorer
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import StepRecord
+from ragen2.runs.scores import ScopeScores
 from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import Batch, play_batch
@@ -65,17 +66,19 @@ def train(
         stop_asked: checked after every step.
     """
     if state is None:
-        record = _first_record(config, policy)
+        record, scores = _first_record(config, policy)
+        run.save_scores(0, scores)
         state = TrainerState(step=0, ema=next_emas({}, record.metrics))
         _publish(record, run, sinks)
     while state.step < config.steps:
         step = state.step + 1
         before = state.watch
-        record, groups, state = _one_step(config, policy, learner, state, sinks)
+        record, groups, scores, state = _one_step(config, policy, learner, state, sinks)
         response = answer(config.warning, before, state.watch, step=step, run=run.path)
         is_stopping = stop_asked() or response.stops or bool(state.stopped)
         if step % config.checkpoints.rollouts_every == 0:
             run.save_rollouts(step, groups)
+        run.save_scores(step, scores)
         ended = f"the run ends here: {state.stopped}" if state.stopped else ""
         _publish(_with_note(record, response.note, ended), run, sinks)
         is_due = step % config.checkpoints.every == 0 or step == config.steps
@@ -101,8 +104,9 @@ def checkpoint(config: RunConfig, run: RunDirectory, learner: Learner, state: Tr
 
 def _one_step(
     config: RunConfig, policy: Policy, learner: Learner, state: TrainerState, sinks: Sequence[Sink]
-) -> tuple[StepRecord, list[Group], TrainerState]:
+) -> tuple[StepRecord, list[Group], list[ScopeScores], TrainerState]:
     clock = _Clock(sinks)
+    scores: list[ScopeScores] = []
     step = state.step + 1
     with clock("rollout"):
         batch = play_batch(config, policy, step)
@@ -116,6 +120,7 @@ def _one_step(
         state.ema,
         config.seed,
         replayer=EnvReplayer(config.env),
+        keep_scores=scores.append,
     )
     with clock("score"):
         metrics, absent = _measure([d for d in due if d.needs_scorer], evidence)
@@ -134,7 +139,7 @@ def _one_step(
     no_probe: dict[str, str] = {}
     if step % config.evaluation.every == 0 or step == config.steps:
         with clock("evaluate"):
-            held_out, no_probe = _evaluate(config, policy, state, step)
+            held_out, no_probe = _evaluate(config, policy, state, step, scores.append)
     recent = (*state.recent, _diet(batch))[-COVERAGE_STEPS:]
     judged = _judged(config, metrics)
     watch = follow(config.warning, state.watch, judged)
@@ -160,6 +165,7 @@ def _one_step(
     return (
         record,
         groups,
+        scores,
         TrainerState(
             step=step,
             ema=ema,
@@ -238,24 +244,32 @@ def _update_metrics(update: Update | None) -> dict[str, float]:
 
 
 def _evaluate(
-    config: RunConfig, policy: Policy, state: TrainerState, step: int
+    config: RunConfig,
+    policy: Policy,
+    state: TrainerState,
+    step: int,
+    keep_scores: Callable[[ScopeScores], None],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Held-out success and the probe set."""
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
     found, _ = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
     )
-    probed, absent = measure_probe(config, policy, step=step, ema=state.ema)
+    probed, absent = measure_probe(
+        config, policy, step=step, ema=state.ema, keep_scores=keep_scores
+    )
     return found | probed, absent
 
 
-def _first_record(config: RunConfig, policy: Policy) -> StepRecord:
+def _first_record(config: RunConfig, policy: Policy) -> tuple[StepRecord, list[ScopeScores]]:
     """The evaluation before training."""
+    scores: list[ScopeScores] = []
     started = time.perf_counter()
-    metrics, absent = _evaluate(config, policy, TrainerState(step=0), 0)
+    metrics, absent = _evaluate(config, policy, TrainerState(step=0), 0, scores.append)
     finite, broken = _split_finite(metrics)
     seconds = {"evaluate": time.perf_counter() - started}
-    return StepRecord(step=0, metrics=finite, absent=absent | broken, seconds=seconds)
+    record = StepRecord(step=0, metrics=finite, absent=absent | broken, seconds=seconds)
+    return record, scores
 
 
 def _with_note(record: StepRecord, *more: str) -> StepRecord:

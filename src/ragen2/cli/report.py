@@ -1,0 +1,63 @@
+"""``ragen2 report``: one page of runs and audits, and its charts as figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ragen2.errors import ConfigError, RunError
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories, or folders of `ragen2 audit`."),
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The page to write.",
+            show_default="report.html in RUN, or here for several",
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write each chart as a file into this folder."),
+    ] = None,
+    figure_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="F", help="png, svg or pdf.", show_default="svg, with --figures"
+        ),
+    ] = None,
+) -> None:
+    """Write one page that needs no network: verdict, curves, matrices, replays; several runs compared.
+
+    Example: ragen2 report runs/first --figures figures --format png
+    """
+    from ragen2.reports.data.report import report_of
+    from ragen2.reports.figures import FORMATS, load_matplotlib
+    from ragen2.reports.load import load
+    from ragen2.reports.page import write_page
+
+    if figure_format is not None and figures is None:
+        raise ConfigError("--format is for --figures DIR; add that or leave --format out")
+    if figure_format is not None and figure_format not in FORMATS:
+        raise ConfigError(f"--format takes {', '.join(FORMATS)}; got {figure_format!r}")
+    if figures is not None:
+        load_matplotlib()  # what is missing is told before anything is written
+    page = out or (paths[0] if len(paths) == 1 else Path()) / "report.html"
+    if page.is_dir():
+        raise RunError(f"--out {page} is a folder; give a file such as {page / 'report.html'}")
+    runs = [load(path) for path in paths]
+    written = write_page(report_of(runs), page)
+    print(f"report {written} ({written.stat().st_size / 1e6:.1f} MB)")
+    if figures is not None:
+        from ragen2.reports.paper import write_figures
+
+        found = write_figures(runs, figures, figure_format or "svg")
+        print(f"{len(found)} figures in {figures}")

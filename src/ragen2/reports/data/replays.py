@@ -1,0 +1,115 @@
+"""Episodes as replays: turn by turn what the agent saw, thought, did and was paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ragen2.reports.data.boards import Boards
+from ragen2.reports.data.episodes import (
+    MOST_EPISODES,
+    Row,
+    choose,
+    count_rows,
+    cut,
+    read_rows,
+    rollout_files,
+    shown_steps,
+)
+from ragen2.reports.data.matrices import Blocks
+from ragen2.reports.data.numbers import short
+from ragen2.reports.load import Run
+from ragen2.runs.record import StepRecord
+
+
+def replays_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, list[str]]:
+    """Entries for the page, their blocks, and what was left out."""
+    files = shown_steps(run)
+    by_step = {record.step: record for record in run.records}
+    entries, blocks, notes = [], Blocks(), []
+    counts = {step: count_rows(path) for step, path in files.items()}
+    for step, path in files.items():
+        name = f"{run_id}-episodes-{step}"
+        blocks[name] = _maker(path, by_step[step], run.settings)
+        count = min(counts[step], MOST_EPISODES)
+        entries.append({"step": step, "count": count, "of": counts[step], "block": name})
+    every = len(rollout_files(run))
+    if every > len(files) or any(count > MOST_EPISODES for count in counts.values()):
+        notes.append(
+            f"Replays of {len(files)} of {every} steps are in this page, evenly over the run, and of "
+            f"each at most {MOST_EPISODES} episodes: every prompt's best paid, then its worst, then "
+            "others, fewer where texts are long. All are in the run directory's rollouts folder."
+        )
+    return entries, blocks, notes
+
+
+def episode_of(row: Row, kept: bool | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One trajectory as the page takes it."""
+    env = settings.get("env", {})
+    boards = Boards(row["env"], env if isinstance(env, dict) else {})
+    messages = row["messages"]
+    shown = messages[-1]["content"] if messages else ""
+    turns = []
+    for turn in row["turns"]:
+        turns.append(_turn(turn, _view(shown, turn, boards)))
+        shown = turn["observation"]
+    return {
+        "label": f"seed {row['seed']}, play {row['luck']}",
+        "env": row["env"],
+        "seed": row["seed"],
+        "luck": row["luck"],
+        "reward": short(row["reward"]),
+        "solved": row["solved"],
+        "stop": row["stop"].replace("_", " "),
+        "error": cut(row["error"]),
+        "kept": kept,
+        "system": "\n".join(cut(one["content"]) for one in messages if one["role"] == "system"),
+        "turns": turns,
+        "end": _view(shown, {}, boards) if turns else None,
+    }
+
+
+def _turn(turn: Row, seen: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "seen": seen,
+        "reasoning": cut(turn["reasoning"]),
+        "actions": [cut(action) for action in turn["actions"]],
+        "executed": len(turn["executed"]),
+        "valid": turn["valid"],
+        "problem": turn["problem"],
+        "reward": short(turn["reward"]),
+        "penalty": short(turn["penalty"]),
+        "raw": cut(turn["text"]) if _adds(turn) else "",
+    }
+
+
+def _adds(turn: Row) -> bool:
+    """Whether the reply as sampled holds more than its parts: it was not well-formed, or says more."""
+    told = len(turn["reasoning"]) + sum(len(action) + 4 for action in turn["actions"])
+    return not turn["valid"] or len(turn["text"]) > told + 60
+
+
+def _view(text: str, turn: Row, boards: Boards) -> dict[str, Any]:
+    """What was shown; ``images`` are data URIs that a turn of an agent with eyes keeps."""
+    view: dict[str, Any] = {"text": cut(text), "board": boards.read(text)}
+    images = turn.get("images")
+    if isinstance(images, list):
+        view["images"] = [
+            one for one in images if isinstance(one, str) and one.startswith("data:image/")
+        ]
+    return view
+
+
+def _maker(path: Path, record: StepRecord, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    def make() -> Any:
+        rows = read_rows(path)
+        kept = dict(zip(record.seeds, record.kept, strict=False))
+        return {
+            "episodes": [
+                episode_of(rows[place], kept.get(rows[place]["seed"]), settings)
+                for place in choose(rows)
+            ]
+        }
+
+    return make

@@ -1,0 +1,17 @@
+// Start: colours, then the data that the page holds, or the server's.
+
+applyTheme();
+window.ragen2Report = {
+  update,
+  state,
+  get charts() {
+    return [...charts].filter((one) => one.node.isConnected);
+  },
+};
+
+if (isLive) {
+  followServer();
+} else {
+  update(JSON.parse(document.getElementById("report-data").textContent));
+  document.documentElement.dataset.ready = "true";
+}

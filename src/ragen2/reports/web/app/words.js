@@ -1,0 +1,109 @@
+// The wording behind the numbers: phrases that fit any prompt, and reasonings of different prompts that are alike.
+
+const wordsPart = {
+  id: "words",
+  title: "Templates",
+  has: (run) => run.scores.length > 0,
+  data: (run) => [run.scores],
+  build(run) {
+    let current = run;
+    const body = el("div", { class: "stack" });
+    const keyOf = (one) => `${one.step} ${one.scope}`;
+    const draw = () => {
+      const chosen = chosenScores(current, "words");
+      const place = el("div");
+      redraw(
+        body,
+        el(
+          "div",
+          { class: "controls" },
+          labelled(
+            "measured at",
+            selectOf(
+              current.scores.map((one) => [keyOf(one), one.label]),
+              keyOf(chosen),
+              (key) => {
+                choose(current, "words", key);
+                draw();
+              },
+              { "data-key": "words-step" },
+            ),
+          ),
+        ),
+        place,
+      );
+      whenLoaded(place, chosen.block, (block) =>
+        el("div", { class: "grid two" }, phraseList(block), nearestList(block)),
+      );
+    };
+    draw();
+    const node = part("words", "Templates", "What stands in the reasoning whatever the prompt is.", body);
+    node.refresh = (next) => {
+      current = next;
+      draw();
+    };
+    return node;
+  },
+};
+
+function phraseList(block) {
+  const phrases = block.phrases || [];
+  const rows = phrases.map((one) => [
+    el("q", {}, one.text),
+    `${one.prompts} of ${one.of}`,
+    el(
+      "span",
+      { class: "track", "aria-hidden": "true" },
+      el("span", { class: "bar", style: `width: ${Math.round((100 * one.prompts) / Math.max(1, one.of))}%` }),
+    ),
+    `${one.traces} of ${one.of_traces}`,
+  ]);
+  return card(
+    el("h3", {}, "Most templated phrases"),
+    rows.length
+      ? scrolling(
+          "Most templated phrases",
+          table(
+            ["phrase", ["prompts", "num"], "share", ["reasonings", "num"]],
+            rows,
+            "Most templated phrases",
+          ),
+        )
+      : el("p", { class: "quiet" }, "No phrase is shared by reasonings of most prompts."),
+  );
+}
+
+function nearestList(block) {
+  const pairs = block.nearest || [];
+  const items = pairs.map((pair) =>
+    el(
+      "details",
+      {},
+      el(
+        "summary",
+        {},
+        `${percent(pair.similarity)} alike: ${block.traces[pair.a].label} and ${block.traces[pair.b].label}`,
+      ),
+      el(
+        "div",
+        { class: "stack", style: "padding: .4rem 0 .8rem" },
+        [pair.a, pair.b].map((n) =>
+          el(
+            "div",
+            { class: "said-by" },
+            el("h4", {}, `${block.traces[n].label}, prompt ${block.owner_N[n] + 1}`),
+            textBox(block.traces[n].text, `Reasoning of ${block.traces[n].label}`, "said"),
+          ),
+        ),
+      ),
+    ),
+  );
+  if (items.length) items[0].open = true;
+  return card(
+    el("h3", {}, "Reasonings of different prompts, most alike first"),
+    block.nearest_about && el("p", { class: "quiet small" }, block.nearest_about),
+    items.length
+      ? scrolling("Nearest reasonings", items)
+      : el("p", { class: "quiet" }, "No two reasonings of different prompts are alike."),
+  );
+}
