@@ -186,4 +186,3 @@ def _loggers(
     next_step = state.step + 1 if state else 0
     logged = LoggedRun.of(run.path, config.logging.project, settings, next_step)
     return open_loggers(config.logging.to, logged)
-
