@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen2.reports.standalone import standalone
-
-from ragen2.reports.figures import Chart, Figure, chart_figure
+from ragen2.reports.figures import Chart, Figure, chart_figure, standalone
 from ragen2.reports.load import Series
 from ragen2.runs.files import write_atomically
 

@@ -152,5 +152,5 @@ def test_plots_are_valid_pictures_of_all_settings(script):
     rows = script.plots({"points": points})
     assert [len(row) for row in rows] == [len(row) for row in script.ROWS]
     for row in rows:
-        assert all(figure.body for figure in row)
+        assert all(figure.draw for figure in row)
         ElementTree.fromstring(script.standalone(row))  # noqa: S314 - our own text

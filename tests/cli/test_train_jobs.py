@@ -53,7 +53,7 @@ def test_a_job_is_the_run_it_would_be_alone_and_a_failed_one_is_listed(
     assert "nowhere" in lines[-1]
     assert lines[-1].endswith("(see out/logs/bad-seed0.log)")
     assert records(tmp_path / "out" / "run-seed0") == records(short_run[0])
-    assert "<h1>run-seed0</h1>" in (tmp_path / "out" / "report.html").read_text()
+    assert "<title>run-seed0" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow
