@@ -80,7 +80,9 @@ def main() -> None:
     if (given.grounded is None) != (given.ungrounded is None):
         parser.error("--grounded and --ungrounded go together")
     write_atomically(given.folder / PAGE, run_file_page())
-    write_atomically(METRICS, metrics_file((given.folder / METRICS_PAGE).read_text("utf-8")))
+    metrics = given.folder / METRICS_PAGE
+    if metrics.is_file():  # a folder that is not this repository's has no list of metrics
+        write_atomically(METRICS, metrics_file(metrics.read_text("utf-8")))
     boards = given.folder / "environments" / "images"
     boards.mkdir(parents=True, exist_ok=True)
     for name, picture in board_pictures().items():
