@@ -101,3 +101,26 @@ def test_it_comes_back_after_the_server_was_away(opened: Opened, site: Site) -> 
     site.version, site.is_broken = 3, False
     opened.shows("#verdict h2", "Back")
     opened.shows("#live", "● live")
+
+
+def test_a_part_is_asked_for_again_once_there_is_new_data(opened: Opened, site: Site) -> None:
+    opened.blocks_loaded()
+    chosen = opened.page.locator("select[data-key=matrix-step]")
+    newest = chosen.input_value()
+    other = next(
+        value
+        for value in chosen.locator("option").evaluate_all("all => all.map((one) => one.value)")
+        if value != newest
+    )
+
+    def back_and_forth() -> int:
+        for value in (other, newest):
+            chosen.select_option(value)
+            opened.blocks_loaded()
+        return sum("r0-scores-60" in path for path in site.asked)
+
+    assert back_and_forth() == 1
+    site.run["verdict"]["word"] = "Step 61 is here"
+    site.version = 2
+    opened.shows("#verdict h2", "Step 61 is here")
+    assert back_and_forth() == 2

@@ -79,6 +79,12 @@ def test_runs_that_differ_in_more_or_in_nothing_are_no_pair():
     assert filter_deltas([without, other_seed, same], "eval/success") == []
 
 
+def test_where_runs_were_logged_to_does_not_part_them():
+    without = run_with(0.2, settings=filtered("keep_all") | {"logging": {"to": ["tensorboard"]}})
+    top = run_with(0.6, settings=filtered("top_p") | {"logging": {"to": []}})
+    assert len(filter_deltas([without, top], "eval/success")) == 1
+
+
 def test_filters_of_one_kind_are_told_apart_by_their_settings():
     runs = [run_with(0.5, settings=filtered("top_p", mass=mass)) for mass in (0.9, 0.5)]
     (found,) = filter_deltas(runs, "eval/success")

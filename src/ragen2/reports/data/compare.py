@@ -155,7 +155,10 @@ def _estimates(run: Run, metric: str) -> list[Estimate]:
 
 
 def _without_filter(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.settings.items() if name != "filter"}
+    """Settings that decide a run, but for its filter; where it was logged to decides nothing."""
+    return {
+        name: value for name, value in run.settings.items() if name not in {"filter", "logging"}
+    }
 
 
 def _filter_kind(run: Run) -> str:

@@ -12,6 +12,11 @@ function loadBlock(name) {
   return unpacked.get(name);
 }
 
+// A resumed run does steps again, so a block of the same name may have changed with new data.
+function forgetBlocks() {
+  unpacked.clear();
+}
+
 async function unpackBlock(name) {
   const held = [...document.querySelectorAll("script.block")].find((one) => one.dataset.name === name);
   if (!held) throw new Error(`this page holds no block ${name}`);

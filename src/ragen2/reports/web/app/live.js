@@ -30,6 +30,7 @@ async function followServer() {
   if (data) {
     live.since = data.live?.since ?? null;
     live.everyS = data.live?.every_s ?? 1;
+    forgetBlocks();
     update(data);
     document.documentElement.dataset.ready = "true";
   }
