@@ -174,11 +174,38 @@ def scaling_table(found: Found) -> str:
     return table(columns, rows, words=2)
 
 
+def memory_table(found: Found) -> str:
+    """Seconds and peak of an update, and whether it can be repeated bit for bit."""
+    rows = [
+        (
+            label,
+            "yes" if one["is_reproducible"] else "no",
+            f"{one['tokens']:,}",
+            f"{one['vocabulary']:,}",
+            f"{one['padding']:.1%}",
+            f"{one['seconds']:.2f}",
+            "-" if one["peak_gib"] is None else f"{one['peak_gib']:.1f}",
+        )
+        for label, one in found
+    ]
+    columns = (
+        "machine",
+        "same bits again",
+        "tokens",
+        "vocabulary",
+        "padding",
+        "seconds",
+        "peak GiB",
+    )
+    return table(columns, rows, words=2)
+
+
 TABLES: dict[str, tuple[str, Callable[[Found], str]]] = {
     "rollout": ("rollout", rollout_table),
     "agreement": ("rollout", agreement_table),
     "decode": ("decode", decode_table),
     "step": ("step", step_table),
+    "memory": ("update_memory", memory_table),
     "trl": ("trl", trl_table),
     "scaling": ("scaling", scaling_table),
 }

@@ -147,6 +147,18 @@ def test_the_agreement_table_leaves_out_what_was_not_compared(script):
     ]
 
 
+def test_the_memory_table_says_whether_an_update_can_be_repeated(script):
+    one = {"tokens": 32_768, "vocabulary": 49_152, "padding": 0.031, "seconds": 0.268}
+    found = [
+        ("a", {**one, "peak_gib": 4.84, "is_reproducible": True}),
+        ("b", {**one, "peak_gib": None, "is_reproducible": False}),
+    ]
+    assert script.memory_table(found).splitlines()[2:] == [
+        "| a | yes | 32,768 | 49,152 | 3.1% | 0.27 | 4.8 |",
+        "| b | no | 32,768 | 49,152 | 3.1% | 0.27 | - |",
+    ]
+
+
 def test_plots_are_valid_pictures_of_all_settings(script):
     points = [point(axis, n, n, 2 * n) for axis in script.AXES for n in (1, 2, 4)]
     rows = script.plots({"points": points})
