@@ -1,6 +1,6 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
-# make parity  sets up verl, TRL and Triton beside our packages, then compares ours with theirs
+# make test-peers  sets up verl, TRL and Triton in venvs of their own, then runs the tests that need them
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make screenshots   trains small runs and makes the pictures of the report page (needs Chromium)
 # make check   lint, types, import rules and tests: the gate before a push
@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test check lint docs parity peers learn screenshots clean
+.PHONY: train test check lint docs test-peers parity peers learn screenshots clean
 
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
@@ -26,8 +26,10 @@ lint: $(READY)
 
 check: lint test
 
-parity: $(READY) peers
+test-peers: $(READY) peers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers $(ARGS)
+
+parity: test-peers
 
 learn: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m learning $(ARGS)

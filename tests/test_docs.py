@@ -138,9 +138,12 @@ class Shell:
             run(["-m", "pytest", "--collect-only", *arguments], ROOT)
 
     def _python(self, words: list[str]) -> None:
-        (script,) = words
+        script, arguments = words[0], words[1:]
         folder, name = script.split("/")
-        assert folder == "examples"
+        if folder == "benchmarks":
+            run([str(ROOT / script), *arguments], ROOT)
+            return
+        assert (folder, arguments) == ("examples", [])
         assert name in EXAMPLES
         run_example(name)
 

@@ -132,8 +132,8 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     "content",
     [
         b"not gzip",
-        gzip.compress(b"{}"),
-        gzip.compress(json.dumps({"step": 1, "scopes": []}).encode())[:-9],
+        gzip.compress(b"{}", mtime=0),
+        gzip.compress(json.dumps({"step": 1, "scopes": []}).encode(), mtime=0)[:-9],
     ],
 )
 def test_a_damaged_file_is_named_with_the_cure(tmp_path: Path, content: bytes):
