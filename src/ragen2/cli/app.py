@@ -14,6 +14,7 @@ from ragen2.cli import (
     bench,
     envs,
     evaluate,
+    experiment,
     preflight,
     probe,
     pull,
@@ -43,6 +44,7 @@ app.command("probe")(probe.probe)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
+app.command("experiment")(experiment.experiment)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)
 app.add_typer(envs.app, name="envs")

@@ -53,7 +53,7 @@ def train_jobs(jobs: Sequence[Job], *, at_once: int, mps: bool) -> None:
             f"{folder} cannot be written: {error.strerror}; choose another with --out"
         ) from error
     asked = StopRequest("finishing the step of every job, then saving")
-    with _sharing(jobs, at_once, mps=mps) as sharing, jobs_view(folder, sharing.note) as view:
+    with gpu_sharing(jobs, at_once, mps=mps) as sharing, jobs_view(folder, sharing.note) as view:
         statuses = run_jobs(
             jobs,
             at_once=at_once,
@@ -98,7 +98,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     return names
 
 
-def _sharing(
+def gpu_sharing(
     jobs: Sequence[Job], at_once: int, *, mps: bool
 ) -> contextlib.AbstractContextManager[Sharing]:
     """MPS where several jobs will meet on a GPU and the user has not declined it."""

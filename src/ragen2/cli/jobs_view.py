@@ -57,6 +57,10 @@ class JobsView:
         self.live: Live | None = None
         self._told: dict[str, tuple[State, int]] = {}
 
+    def tell(self, line: str) -> None:
+        """Say something that is not about one job."""
+        self.console.print(Text(line), soft_wrap=True)
+
     def update(self, statuses: Sequence[JobStatus]) -> None:
         """Take how all jobs are now."""
         self.statuses = statuses

@@ -40,6 +40,8 @@ class _RewardRange:
 
     def __get__(self, env: Sokoban | None, owner: type[Sokoban]) -> tuple[float, float]:
         env = owner() if env is None else env
+        if env.reward == "binary":
+            return 0.0, 1.0
         boxes, placed = env.boxes, 0
         if env.levels:
             rooms = ["".join(grid) for grid in load_levels(env.levels)]
@@ -65,6 +67,10 @@ class Sokoban(Env):
         "",
         description="level file or folder (boxoban text, or JSON lines with grid) instead of drawn "
         "rooms; size, boxes and plan limits are then those of the levels",
+    )
+    reward: Literal["dense", "binary"] = Field(
+        "dense",
+        description="dense: -0.1 a move, 1 a box placed, 10 when solved; binary: 1 when solved, else 0",
     )
     observation: Literal["grid", "coord", "grid_coord"] = Field(
         "grid_coord", description="what the agent is shown: the room, coordinates, or both"
@@ -227,16 +233,22 @@ class SokobanEpisode(Episode):
         pushes = ahead in self.boxes
         blocked = beyond if pushes else ahead
         if blocked in self.room.walls or blocked in self.boxes:
-            return Step(STEP_REWARD, done=False, effective=False)
+            return self._paid(0, effective=False)
         self._plan = self._plan[1:] if self._plan and self._plan[0] == ACTIONS[index] else None
         self.player = ahead
         if not pushes:
-            return Step(STEP_REWARD, done=False)
+            return self._paid(0)
         self.boxes.remove(ahead)
         self.boxes.add(beyond)
         placed = (beyond in self.room.targets) - (ahead in self.room.targets)
+        return self._paid(placed)
+
+    def _paid(self, placed: int, *, effective: bool = True) -> Step:
+        """What a move earns that put so many boxes on targets, or took them off."""
         reward = STEP_REWARD + BOX_REWARD * placed + SOLVED_REWARD * self.solved
-        return Step(reward, done=self.solved, solved=self.solved)
+        if self.env.reward == "binary":
+            reward = float(self.solved)
+        return Step(reward, done=self.solved, solved=self.solved, effective=effective)
 
     def expert(self) -> tuple[str, ...]:
         """A plan with the fewest moves; empty when done, or when no plan is left.

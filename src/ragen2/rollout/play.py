@@ -130,9 +130,14 @@ class _Play:
     error: str = ""
 
     def __post_init__(self) -> None:
-        self.episode = self.env.start(self.task.seed, self.task.luck)
+        self.episode = self.env.start(self.task.seed, self.luck)
         self.system = system_message(self.env, self.rollout.form)
         self.users = [self._user_message(self.episode.observation, problem="")]
+
+    @property
+    def luck(self) -> int:
+        """What the environment draws from; the replies of members that share it differ all the same."""
+        return self.rollout.luck_of(self.task.luck)
 
     @property
     def prompt(self) -> Prompt:
@@ -200,7 +205,7 @@ class _Play:
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
         return Trajectory(
-            self.prompt, self.task.luck, tuple(self.turns), self.stop, self.solved, self.error
+            self.prompt, self.luck, tuple(self.turns), self.stop, self.solved, self.error
         )
 
     def _note_end(self, acted: _Acted) -> None:

@@ -21,6 +21,10 @@ class Rollout(Settings):
         ge=0,
         description="extra batches of new tasks played at most until `prompts` groups pass the filter",
     )
+    luck: Literal["own", "shared"] = Field(
+        "own",
+        description="each episode of a group has luck of its own, or all have the same, as in the reference",
+    )
     history: Literal["full", "window", "current"] = Field(
         "full",
         description="what a prompt holds: all turns, the last `window` turns, or this turn alone",
@@ -48,6 +52,10 @@ class Rollout(Settings):
         description="parts of a batch sampled in turn while the others' steps run; 0 is 2 for a slow "
         "environment, else 1",
     )
+
+    def luck_of(self, member: int) -> int:
+        """The luck that an episode is played with: its own, or that of the group's first."""
+        return 0 if self.luck == "shared" else member
 
     @property
     def form(self) -> ReplyFormat:

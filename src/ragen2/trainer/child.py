@@ -66,6 +66,18 @@ class Child:
         ]
 
 
+def is_held(log: Path) -> bool:
+    """Whether a process that was started with this log still runs."""
+    if not log.is_file():
+        return False
+    with log.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def end_all(children: Sequence[Child], seconds: float) -> None:
     """Tell all that still run to end, and after ``seconds`` end them."""
     for child in children:

@@ -108,6 +108,7 @@ def run_jobs(
     variables: Mapping[str, str] | None = None,
     on_change: Callable[[Sequence[JobStatus]], None] = lambda statuses: None,
     stop_asked: Callable[[], bool] = lambda: False,
+    on_start: Callable[[Job], None] = lambda job: None,
     program: Sequence[str] = PROGRAM,
 ) -> list[JobStatus]:
     """Train ``jobs``, at most ``at_once`` at a time, until all have ended; one that fails stops no other.
@@ -118,6 +119,7 @@ def run_jobs(
         variables: environment variables that the processes get beside this one's.
         on_change: hears how all jobs are whenever something is new.
         stop_asked: once it is true, running jobs finish their step and save, and none is started.
+        on_start: hears of each job just before its process is started.
         program: what starts ``ragen2``.
     """
     given = child_variables(min(at_once, len(jobs))) | dict(variables or {})
@@ -129,7 +131,7 @@ def run_jobs(
                     run.stop()
             for run in runs:
                 if sum(other.state == "running" for other in runs) < at_once:
-                    run.start()
+                    run.start(on_start)
             news = [run.look() for run in runs]
             if any(news):
                 on_change([run.status() for run in runs])
@@ -191,7 +193,7 @@ class _Run:
         self.records: tuple[StepRecord, ...] = ()
         self._seen: State | None = None
 
-    def start(self) -> None:
+    def start(self, on_start: Callable[[Job], None]) -> None:
         """Begin or resume it, if it waits for that."""
         if self.state != "queued":
             return
@@ -202,6 +204,7 @@ class _Run:
         try:
             job.log.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(job.run_file, dump_config(job.config))
+            on_start(job)
             self.child = Child(words, job.log, self.variables)
             self.state = "running"
         except (OSError, RunError) as error:

@@ -1,0 +1,1 @@
+"""Experiments: grids of runs that answer one question each, with intervals, tables and figures."""

@@ -1,0 +1,77 @@
+"""Figure 8: Spearman's correlation of each MI proxy and each entropy with success, over a sweep."""
+
+from __future__ import annotations
+
+from ragen2.experiments.arms import require_axes
+from ragen2.experiments.cells import SUCCESS, Cells, final, late
+from ragen2.experiments.charts import estimates_figure, scatter_figure
+from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.intervals import Estimate, Pair, spearman_estimate
+from ragen2.reports.figures import Figure
+
+PROXIES = (
+    "mi_estimate",
+    "mi_seq_estimate",
+    "mi_zscore",
+    "mi_zscore_seq",
+    "mi_zscore_ema",
+    "retrieval_accuracy",
+    "conditional_entropy",
+    "reasoning_entropy",
+)
+SCOPES = ("first_turn", "trajectory")
+MI_FAMILY, ENTROPY_FAMILY = PROXIES[:6], PROXIES[6:]
+
+
+def analyse(cells: Cells) -> Findings:
+    """A row a proxy and scope; runs are the pairs, ranked inside each task."""
+    require_axes(cells, "task")
+    rows, claims, drawn = [], [], []
+    for scope in SCOPES:
+        for proxy in PROXIES:
+            found = correlation(cells, f"collapse/{scope}/{proxy}")
+            rows.append((scope, proxy, found, None if found is None else found.num))
+            if found is not None:
+                claims.append(Claim(f"rho/{scope}/{proxy}", found, ""))
+                drawn.append((f"{scope} {proxy}", found))
+    token = correlation(cells, "update/entropy")
+    rows.append(("tokens", "update/entropy", token, None if token is None else token.num))
+    if token is not None:
+        claims.append(Claim("rho/tokens/entropy", token, ""))
+        drawn.append(("token entropy", token))
+    figures = [
+        NamedFigure(
+            "correlations",
+            [estimates_figure("Rank correlation with final success", drawn, "Spearman")],
+        ),
+        NamedFigure(
+            "scatter", [_scatter(cells, "mi_estimate"), _scatter(cells, "conditional_entropy")]
+        ),
+    ]
+    table = Table(
+        "Spearman's correlation with final held-out success",
+        ("scope", "proxy", "rho", "runs"),
+        tuple(rows),
+    )
+    note = (
+        "Proxies are means of the last three measurements. Runs are compared inside their task; intervals "
+        "draw runs anew."
+    )
+    return Findings([table], claims, figures, [note])
+
+
+def correlation(cells: Cells, metric: str) -> Estimate | None:
+    """Of a metric's late value with final success, over runs, inside each task."""
+    strata = [_pairs(mine, metric) for _, mine in cells.groups("task")]
+    return spearman_estimate(strata, metric)
+
+
+def _pairs(cells: Cells, metric: str) -> list[Pair]:
+    found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.runs]
+    return [(x, y) for x, y in found if x is not None and y is not None]
+
+
+def _scatter(cells: Cells, proxy: str) -> Figure:
+    metric = f"collapse/first_turn/{proxy}"
+    points = {task: _pairs(mine, metric) for (task,), mine in cells.groups("task")}
+    return scatter_figure(f"{proxy} and success", points, proxy, "final success")

@@ -1,0 +1,114 @@
+"""Table 8: does Std(RV)/Mean(RV) before training tell what the filter will gain, over all cells run?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ragen2.experiments.arms import POINTS
+from ragen2.experiments.cells import SUCCESS, CellRun, Cells, first, peak
+from ragen2.experiments.charts import scatter_figure
+from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.intervals import mean_estimate, spearman_estimate
+
+RATIO = "reward/variance_std_over_mean"
+THRESHOLD = 0.75
+"""Half-way between the paper's cells that gain (1.16, 1.29) and the one that does not (0.33)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A run with a filter and the one that is the same without."""
+
+    cell: str
+    filter: str
+    seed: int
+    ratio: float
+    gain: float
+    """Points of peak held-out success."""
+
+
+def analyse(cells: Cells) -> Findings:
+    """Every pair of runs whose settings are equal but for the filter."""
+    pairs = find_pairs([*cells.runs, *cells.others])
+    by_cell: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        by_cell.setdefault((pair.cell, pair.filter), []).append(pair)
+    rows = []
+    means: list[tuple[float, float]] = []
+    for (cell, kind), mine in by_cell.items():
+        ratio = mean_estimate([one.ratio for one in mine])
+        gain = mean_estimate([one.gain for one in mine])
+        if ratio is not None and gain is not None:
+            rows.append((cell, kind, len(mine), ratio, gain))
+            means.append((ratio.value, gain.value))
+    claims = []
+    over_pairs = spearman_estimate([[(one.ratio, one.gain) for one in pairs]], "predictor pairs")
+    over_cells = spearman_estimate([means], "predictor cells")
+    for name, found in (("rho/pairs", over_pairs), ("rho/cells", over_cells)):
+        if found is not None:
+            claims.append(Claim(name, found, "rank correlation"))
+    for name, gains in (
+        ("gain/high", [one.gain for one in pairs if one.ratio >= THRESHOLD]),
+        ("gain/low", [one.gain for one in pairs if one.ratio < THRESHOLD]),
+    ):
+        found = mean_estimate(gains, "t over pairs of runs")
+        if found is not None:
+            claims.append(Claim(name, found, "points", 1))
+    points: dict[str, list[tuple[float, float]]] = {}
+    for one in pairs:
+        points.setdefault(one.cell.partition(" ")[0], []).append((one.ratio, one.gain))
+    figure = scatter_figure(
+        "Ratio before training, gain after", points, "Std(RV)/Mean(RV), first batch", "gain, points"
+    )
+    table = Table(
+        "Std(RV)/Mean(RV) of the first batch, and the filter's gain",
+        ("cell", "filter", "pairs", "ratio", "gain, points"),
+        tuple(rows),
+    )
+    note = (
+        f"High and low are at least and below {THRESHOLD}, half-way between the paper's examples."
+    )
+    return Findings([table], claims, [NamedFigure("predictor", [figure])], [note])
+
+
+def find_pairs(runs: list[CellRun]) -> list[Pair]:
+    """Runs with a filter, each beside the unfiltered run of the same settings and seed."""
+    distinct = {one.name: one for one in runs}
+    plain = {
+        _key(one.run.settings): one
+        for one in distinct.values()
+        if one.run.settings["filter"]["kind"] == "keep_all"
+    }
+    found = []
+    for one in distinct.values():
+        other = plain.get(_key(one.run.settings))
+        if other is None or one is other:
+            continue
+        # The first batch is the same in both: same weights, same tasks, same streams.
+        ratio = first(RATIO)(other.run)
+        ends = peak(SUCCESS)(one.run), peak(SUCCESS)(other.run)
+        if ratio is None or ends[0] is None or ends[1] is None:
+            continue
+        settings = one.run.settings
+        found.append(
+            Pair(
+                cell=f"{settings['env']['kind']} {settings['algorithm']['kind']} {_key(settings)[-1]}",
+                filter=settings["filter"]["kind"],
+                seed=one.seed,
+                ratio=ratio,
+                gain=POINTS * (ends[0] - ends[1]),
+            )
+        )
+    return found
+
+
+def _key(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Everything of a run but its filter; the last part names it in short."""
+    rest = {name: value for name, value in settings.items() if name not in {"filter", "seed"}}
+    text = json.dumps(rest, sort_keys=True, default=str)
+    short = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
+    return (text, str(settings.get("seed", 0)), short)

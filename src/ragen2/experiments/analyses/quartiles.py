@@ -1,0 +1,73 @@
+"""Table 6: train on one quartile of reward variance only."""
+
+from __future__ import annotations
+
+from ragen2.experiments.arms import POINTS, difference, level, require_axes
+from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.charts import lines_figure
+from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.intervals import spearman_estimate
+
+MEASURES = (
+    ("success", peak(SUCCESS), POINTS, "points"),
+    ("mi", late(MI), 1.0, "nats a token"),
+    ("entropy", late(ENTROPY), 1.0, "nats a token"),
+)
+
+
+def analyse(cells: Cells) -> Findings:
+    """A row a quartile (1 has most variance), the first against the last, and the trend over all four."""
+    require_axes(cells, "task", "quartile")
+    rows: list[tuple[Entry, ...]] = []
+    claims: list[Claim] = []
+    figures = []
+    for (task,), mine in cells.groups("task"):
+        for (quartile,), here in mine.groups("quartile"):
+            found = [level(here, measure, factor) for _, measure, factor, _ in MEASURES]
+            rows.append(
+                (task, quartile, len(here), level(here, average("reward/variance")), *found)
+            )
+        names = [label for label in mine.axis("quartile") if label.isdigit()]
+        for name, measure, factor, unit in MEASURES:
+            first_last = (
+                difference(mine, "quartile", names[0], names[-1], measure, factor)
+                if names
+                else None
+            )
+            if first_last is not None:
+                claims.append(
+                    Claim(
+                        f"first_less_last/{task}/{name}", first_last, unit, 1 if factor > 1 else 3
+                    )
+                )
+            pairs = [
+                (float(one.labels["quartile"]), value)
+                for one in mine.runs
+                if one.labels["quartile"] in names and (value := measure(one.run)) is not None
+            ]
+            trend = spearman_estimate([pairs], f"quartiles {task} {name}")
+            if trend is not None:
+                claims.append(Claim(f"trend/{task}/{name}", trend, "rank correlation"))
+        line = {
+            task: [(float(q), level(mine.where(quartile=q), peak(SUCCESS), POINTS)) for q in names]
+        }
+        figures.append(
+            NamedFigure(
+                f"quartiles-{task}",
+                [
+                    lines_figure(
+                        f"{task}: trained on one quartile",
+                        line,
+                        "quartile, 1 has most variance",
+                        "peak success, %",
+                    )
+                ],
+            )
+        )
+    table = Table(
+        "Trained on one quartile of reward variance",
+        ("task", "quartile", "runs", "mean RV of the batch", "peak success, %", "MI", "H(Z|X)"),
+        tuple(rows),
+        digits=3,
+    )
+    return Findings([table], claims, figures)

@@ -1,0 +1,159 @@
+"""The runs of an experiment as an analysis reads them: by label and seed, from their directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ragen2.reports.load import Run
+
+SUCCESS = "eval/success"
+SCOPE = "collapse/first_turn/"
+MI, ENTROPY = f"{SCOPE}mi_estimate", f"{SCOPE}conditional_entropy"
+RETRIEVAL = f"{SCOPE}retrieval_above_chance"
+LAST = 3
+"""Newest measurements whose mean is what a run ended with."""
+Measure = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """One run of a cell."""
+
+    labels: Mapping[str, str]
+    seed: int
+    name: str
+    run: Run
+
+    def has(self, **labels: str) -> bool:
+        """Whether its labels are these."""
+        return all(self.labels.get(axis) == label for axis, label in labels.items())
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The finished runs of an experiment."""
+
+    runs: Sequence[CellRun]
+    others: Sequence[CellRun] = field(default_factory=list)
+    """Finished runs of other experiments in the same folder."""
+
+    def where(self, **labels: str) -> Cells:
+        """Those with these labels."""
+        return Cells([one for one in self.runs if one.has(**labels)], self.others)
+
+    def axis(self, name: str) -> list[str]:
+        """The labels that an axis has, in the order of the grid."""
+        return list(dict.fromkeys(one.labels[name] for one in self.runs if name in one.labels))
+
+    def by_seed(self, measure: Measure) -> dict[int, float]:
+        """The measure of each seed; runs that do not have it are left out."""
+        found = {one.seed: measure(one.run) for one in self.runs}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def values(self, measure: Measure) -> list[float]:
+        """The measure of every run that has it."""
+        return list(self.by_seed(measure).values())
+
+    def groups(self, *axes: str) -> Iterator[tuple[tuple[str, ...], Cells]]:
+        """Runs that share the labels of these axes, in the order of the grid."""
+        shared = [one for one in self.runs if all(axis in one.labels for axis in axes)]
+        for key in dict.fromkeys(tuple(one.labels[axis] for axis in axes) for one in shared):
+            yield key, self.where(**dict(zip(axes, key, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+def peak(metric: str = SUCCESS) -> Measure:
+    """The best of all measurements, the one before training among them."""
+
+    def found(run: Run) -> float | None:
+        return max(run.series(metric).values, default=None)
+
+    return found
+
+
+def first(metric: str = SUCCESS) -> Measure:
+    """The first measurement: of success, that before training."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values
+        return values[0] if values else None
+
+    return found
+
+
+def final(metric: str = SUCCESS) -> Measure:
+    """The last measurement."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values
+        return values[-1] if values else None
+
+    return found
+
+
+def late(metric: str) -> Measure:
+    """Mean of the last measurements: a single one is noisy."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values[-LAST:]
+        return float(np.mean(values)) if values else None
+
+    return found
+
+
+def early(metric: str) -> Measure:
+    """Mean of the first measurements."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values[:LAST]
+        return float(np.mean(values)) if values else None
+
+    return found
+
+
+def average(metric: str) -> Measure:
+    """Mean over all measurements."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values
+        return float(np.mean(values)) if values else None
+
+    return found
+
+
+def change(metric: str) -> Measure:
+    """From the first measurements to the last; None where the two would share one."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values
+        if len(values) < 2:
+            return None
+        count = min(LAST, len(values) // 2)
+        return float(np.mean(values[-count:]) - np.mean(values[:count]))
+
+    return found
+
+
+def gain(metric: str = SUCCESS) -> Measure:
+    """The last measurement less the first."""
+
+    def found(run: Run) -> float | None:
+        values = run.series(metric).values
+        return values[-1] - values[0] if len(values) > 1 else None
+
+    return found
+
+
+def training_seconds(run: Run) -> float | None:
+    """Seconds of a step without evaluation and diagnosis; the first, which warms up, is left out."""
+    spent = [
+        record.seconds["rollout"] + record.seconds["update"]
+        for record in run.records
+        if record.step > 1 and {"rollout", "update"} <= record.seconds.keys()
+    ]
+    return float(np.mean(spent)) if spent else None

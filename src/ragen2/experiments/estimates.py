@@ -1,0 +1,175 @@
+"""What a run will need, computed and not measured: GPU memory and time, from the shape of its model.
+
+Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16 copy (2);
+the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an update keeps of a
+micro-batch, one float32 row a layer and one layer's inside in bfloat16. On the one update whose memory was measured
+(SmolLM2-135M's shape, 32,768 tokens, one H200: 4.8 GiB) this gives 4.7.
+
+Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and cache.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ragen2.backends.settings import EMBEDDED, NewModel
+from ragen2.config import RunConfig
+
+GIB = 2**30
+TURNS_SHARE = 0.75
+"""Of the turns that an episode may have."""
+REPLY_SHARE = 0.5
+"""Of the tokens that a reply may have."""
+FIRST_PROMPT_TOKENS = 200
+"""System message and first observation."""
+TURN_TOKENS = 60
+"""A later observation with its frame."""
+GPU_MICRO_TOKENS = 32_768
+LONGEST_CONTEXT = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a model's architecture memory and time depend on."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    is_tied: bool = True
+
+    @property
+    def parameters(self) -> int:
+        """All weights, biases left out."""
+        attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+        block = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        tables = self.vocabulary * self.hidden * (1 if self.is_tied else 2)
+        return tables + self.layers * block + self.hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a machine can do."""
+
+    name: str
+    flops: float
+    """A second, in the type that matrices are multiplied in."""
+    use: float
+    """Share of it that training reaches."""
+    bytes_a_second: float
+    seconds_a_token_step: float
+    """Least time of writing one token for a whole batch: what starting kernels takes."""
+
+
+H200 = Device("one H200", flops=790e12, use=0.35, bytes_a_second=2.4e12, seconds_a_token_step=1e-3)
+CORE = Device("one CPU core", flops=1.2e11, use=0.8, bytes_a_second=1e10, seconds_a_token_step=5e-3)
+
+KNOWN: dict[str, Shape] = {
+    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49_152),
+    "qwen2.5-0.5b": Shape(896, 24, 14, 2, 64, 4864, 151_936),
+    "qwen2.5-1.5b": Shape(1536, 28, 12, 2, 128, 8960, 151_936),
+    "qwen2.5-3b": Shape(2048, 36, 16, 2, 128, 11_008, 151_936),
+    "qwen2.5-7b": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, is_tied=False),
+    "llama-3.2-3b": Shape(3072, 28, 24, 8, 128, 8192, 128_256),
+}
+"""As their configuration files have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one run will need."""
+
+    parameters: int
+    gpu_gib: float
+    minutes: float
+    device: str
+
+
+def shape_of(path: str, new: NewModel | None = None) -> Shape | None:
+    """The shape of a model: one to be made, a folder, or one that is known by name; None if unknown."""
+    if new is not None:
+        return Shape(
+            new.hidden, new.layers, new.heads, new.heads, new.hidden // new.heads, new.intermediate,
+            new.vocabulary,
+        )  # fmt: skip
+    folder = Path(__file__).parents[1] / "models" / path if path == EMBEDDED else Path(path)
+    if (folder / "config.json").is_file():
+        return _read_shape(folder / "config.json")
+    lowered = path.lower()
+    return next((shape for name, shape in KNOWN.items() if name in lowered), None)
+
+
+def estimate(config: RunConfig, shape: Shape, device: Device) -> Estimate:
+    """Memory and time of a whole run."""
+    episodes = config.rollout.prompts * config.rollout.group_size
+    turns = max(1.0, TURNS_SHARE * config.env.max_turns)
+    reply = REPLY_SHARE * config.rollout.max_tokens
+    length = min(FIRST_PROMPT_TOKENS + turns * (reply + TURN_TOKENS), LONGEST_CONTEXT)
+    seconds = _write_seconds(shape, device, episodes, turns, reply, length) + _update_seconds(
+        config, shape, device, episodes * length
+    )
+    evaluations = 2 + config.steps // config.evaluation.every
+    tasks = config.evaluation.tasks
+    held_out = evaluations * _write_seconds(shape, device, tasks, turns, reply, length)
+    return Estimate(
+        parameters=shape.parameters,
+        gpu_gib=_memory(config, shape, episodes, length) / GIB,
+        minutes=(config.steps * seconds + held_out) / 60.0,
+        device=device.name,
+    )
+
+
+def _memory(config: RunConfig, shape: Shape, episodes: float, length: float) -> float:
+    """Bytes at the peak: of the update, or of the rollout's cache, whichever is more."""
+    count = shape.parameters
+    held = 18.0 * count
+    if config.algorithm.kl_coefficient > 0.0:
+        held += 4.0 * count
+    if config.algorithm.kind == "ppo":
+        held += 16.0 * count
+    cache = 4.0 * shape.layers * shape.kv_heads * shape.head_size * episodes * length
+    micro = min(config.learner.micro_tokens or GPU_MICRO_TOKENS, episodes * length)
+    inside = 2.0 * (3 * shape.intermediate + 8 * shape.hidden)
+    kept = micro * (4.0 * shape.hidden * shape.layers + inside)
+    return held + max(cache, kept)
+
+
+def _write_seconds(
+    shape: Shape, device: Device, episodes: float, turns: float, reply: float, length: float
+) -> float:
+    """Reading prompts is arithmetic; each written token reads the weights and the cache once."""
+    read = 2.0 * shape.parameters * episodes * length / (device.flops * device.use)
+    cache = 4.0 * shape.layers * shape.kv_heads * shape.head_size * episodes * length / 2.0
+    a_token = (2.0 * shape.parameters + cache) / device.bytes_a_second
+    written = 2.0 * shape.parameters * episodes / (device.flops * device.use)
+    return read + turns * reply * (device.seconds_a_token_step + max(a_token, written))
+
+
+def _update_seconds(config: RunConfig, shape: Shape, device: Device, tokens: float) -> float:
+    """Forward, backward, and the forward again that checkpointing makes: 8 operations a weight and token."""
+    passes = 8.0 * config.learner.epochs
+    if config.algorithm.kl_coefficient > 0.0:
+        passes += 2.0
+    if config.algorithm.kind == "ppo":
+        passes += 8.0 * config.learner.epochs + 2.0
+    return passes * shape.parameters * tokens / (device.flops * device.use)
+
+
+def _read_shape(file: Path) -> Shape:
+    data = json.loads(file.read_text(encoding="utf-8"))
+    heads = int(data["num_attention_heads"])
+    return Shape(
+        hidden=int(data["hidden_size"]),
+        layers=int(data["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(data.get("num_key_value_heads") or heads),
+        head_size=int(data.get("head_dim") or data["hidden_size"] // heads),
+        intermediate=int(data["intermediate_size"]),
+        vocabulary=int(data["vocab_size"]),
+        is_tied=bool(data.get("tie_word_embeddings", True)),
+    )

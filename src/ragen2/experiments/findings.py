@@ -1,0 +1,155 @@
+"""What an analysis finds: tables, figures, and named numbers that can be held against the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ragen2.experiments.grid import PaperRow
+from ragen2.experiments.intervals import Estimate
+from ragen2.reports.figures import Figure
+
+Entry = str | float | int | Estimate | None
+Verdict = Literal["reproduced", "not", "different", "measured", "not run"]
+EMPTY = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns; an entry is a word, a number, an estimate or nothing."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    digits: int = 2
+
+    def markdown(self) -> str:
+        """As a table of Markdown."""
+        words = [_is_word_column(self.rows, index) for index in range(len(self.columns))]
+        line = ["---" if is_words else "---:" for is_words in words]
+        rows = [[entry_text(entry, self.digits) for entry in row] for row in self.rows]
+        lines = [[_escaped(text) for text in row] for row in [self.columns, *rows]]
+        return "\n".join(f"| {' | '.join(row)} |" for row in [lines[0], line, *lines[1:]])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A number with a name, as ``gain/ppo/Sokoban``, that answers part of the question."""
+
+    name: str
+    estimate: Estimate
+    unit: str
+    digits: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """Charts that stand side by side in one file."""
+
+    name: str
+    charts: list[Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that an analysis has to say."""
+
+    tables: Sequence[Table]
+    claims: Sequence[Claim] = ()
+    figures: Sequence[NamedFigure] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def verdict(row: PaperRow, estimate: Estimate | None) -> Verdict:
+    """Whether the interval lies where the paper's number puts it.
+
+    ``reproduced``: the whole interval on the paper's side of 0 (around 0, where that is said); ``different``:
+    on the other side; ``not``: it holds 0, or there is none. ``measured`` is what the paper left open.
+    """
+    if estimate is None:
+        return "not run"
+    if row.expects == "open":
+        return "measured"
+    if estimate.low is None or estimate.high is None:
+        return "not"
+    if row.expects == "near":
+        return "different" if estimate.is_above or estimate.is_below else "reproduced"
+    expected, other = estimate.is_above, estimate.is_below
+    if row.expects == "below":
+        expected, other = other, expected
+    return "reproduced" if expected else "different" if other else "not"
+
+
+def paper_table(rows: Sequence[PaperRow], claims: Sequence[Claim]) -> Table | None:
+    """The paper's numbers beside ours; None where the paper says nothing."""
+    if not rows:
+        return None
+    known = {claim.name: claim for claim in claims}
+    return Table(
+        "Beside the paper",
+        ("what", "paper", "ours", "n", "verdict"),
+        tuple(_paper_row(row, known.get(row.claim)) for row in rows),
+    )
+
+
+def entry_text(entry: Entry, digits: int = 2) -> str:
+    """An entry as people read it."""
+    if entry is None:
+        return EMPTY
+    if isinstance(entry, Estimate):
+        return estimate_text(entry, digits)
+    if isinstance(entry, float):
+        return f"{entry:.{digits}f}"
+    return str(entry)
+
+
+def estimate_text(estimate: Estimate, digits: int = 2) -> str:
+    """``0.12 [0.03, 0.21]``, or the value alone where there is no interval."""
+    value = f"{estimate.value:.{digits}f}"
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+
+
+def findings_data(found: Findings, rows: Sequence[PaperRow]) -> dict[str, Any]:
+    """Everything but the figures, as JSON can hold it."""
+    known = {claim.name: claim.estimate for claim in found.claims}
+    return {
+        "tables": [
+            {
+                "title": table.title,
+                "columns": list(table.columns),
+                "rows": [[_plain(entry) for entry in row] for row in table.rows],
+            }
+            for table in found.tables
+        ],
+        "claims": {
+            claim.name: {**asdict(claim.estimate), "unit": claim.unit, "digits": claim.digits}
+            for claim in found.claims
+        },
+        "paper": [
+            {**row.model_dump(), "verdict": verdict(row, known.get(row.claim))} for row in rows
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _paper_row(row: PaperRow, claim: Claim | None) -> tuple[Entry, ...]:
+    if claim is None:
+        return row.about, row.says or EMPTY, "not run", EMPTY, "not run"
+    told = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
+    return row.about, row.says or EMPTY, told, claim.estimate.num, verdict(row, claim.estimate)
+
+
+def _escaped(text: str) -> str:
+    """A bar inside an entry must not end it."""
+    return text.replace("|", "\\|")
+
+
+def _plain(entry: Entry) -> Any:
+    return asdict(entry) if isinstance(entry, Estimate) else entry
+
+
+def _is_word_column(rows: Sequence[Sequence[Entry]], index: int) -> bool:
+    return all(isinstance(row[index], str) or row[index] is None for row in rows)

@@ -1,0 +1,269 @@
+"""What an experiment will run: each distinct run once, and the models that must be there before.
+
+A run is named by its settings alone, so cells of different experiments that want the same run share it, and a
+second start finds what the first one made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ragen2.config import RunConfig, apply_override, dump_config, parse_config, with_kinds
+from ragen2.errors import ConfigError
+from ragen2.experiments.grid import (
+    Combination,
+    Grid,
+    Scale,
+    Tables,
+    combinations,
+    load_grid,
+    load_scale,
+)
+from ragen2.trainer.jobs import Job
+from ragen2.trainer.warmstart import WarmstartConfig
+
+WARM = "warm:"
+"""A model path that begins so names a warm start of the scale."""
+WHEEL = "wheel:"
+"""A model path that begins so names a model inside a package-index wheel."""
+RUNS, MODELS = "runs", "models"
+MOST_MISTAKES = 5
+"""Cells whose mistakes are told; the others most often have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that a run starts from and that has to be made first."""
+
+    name: str
+    folder: Path
+    recipe: WarmstartConfig | None
+    """How it is made; None for one that is pulled from a wheel."""
+    wheel: str = ""
+    needs: str = ""
+    """Name of the model that it is made from, if that has to be made too."""
+
+    @property
+    def log(self) -> Path:
+        """What its process says."""
+        return self.folder.parent / "logs" / f"{self.folder.name}.log"
+
+    @property
+    def recipe_file(self) -> Path:
+        """The settings that its process is started with."""
+        return self.log.with_suffix(".toml")
+
+    @property
+    def words(self) -> list[str]:
+        """The command that makes it, after ``ragen2``."""
+        if self.recipe is None:
+            return ["pull", self.wheel, "--out", str(self.folder)]
+        return ["warmstart", str(self.recipe_file), "--out", str(self.folder)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One seed of one combination, and the run that is its."""
+
+    labels: Mapping[str, str]
+    seed: int
+    job: Job
+    model: str
+    """Name of the model that has to be made for it; empty for none."""
+
+    @property
+    def run(self) -> str:
+        """Name of the run: what decides its result. Cells that share it have the same one."""
+        return self.job.folder.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with everything decided."""
+
+    name: str
+    grid: Grid
+    scale: Scale | None
+    out: Path
+    cells: tuple[Cell, ...]
+    models: tuple[Model, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables and figures go."""
+        return self.out / self.name
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """Each distinct run once, in the order of the cells."""
+        found: dict[str, Job] = {}
+        for cell in self.cells:
+            found.setdefault(cell.run, cell.job)
+        return list(found.values())
+
+    def commands(self) -> list[str]:
+        """The commands that make its models and runs one by one."""
+        made = [f"ragen2 {' '.join(model.words)}" for model in self.models]
+        trained = [f"ragen2 train {job.run_file} --out {job.folder}" for job in self.jobs]
+        return [*made, *trained]
+
+
+def make_plan(
+    name: str,
+    *,
+    scale: Scale | None,
+    out: Path,
+    seeds: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """Read a grid, check every cell, and name its runs; all mistakes are told before anything starts."""
+    grid = load_grid(name)
+    start, others = _split_overrides(overrides)
+    makers = _Makers(scale, out / MODELS, start, [one for one in others if _is_of_model(one)])
+    cells: list[Cell] = []
+    mistakes: list[str] = []
+    for one in combinations(grid, scale, seeds):
+        try:
+            cells.extend(_cells(one, makers, others, out))
+        except ConfigError as error:
+            mistakes.append(f"{_told(one.labels)}: {str(error).splitlines()[0]}")
+    if mistakes:
+        left = len(mistakes) - MOST_MISTAKES
+        more = [f"and {left} more cells with mistakes"] if left > 0 else []
+        raise ConfigError("\n".join([*mistakes[:MOST_MISTAKES], *more]))
+    models = tuple(makers.in_order())
+    return Plan(Path(name).stem, grid, scale, out, tuple(cells), models)
+
+
+def config_key(config: RunConfig) -> str:
+    """A short name of everything that decides a run's result, but for its seed."""
+    data = config.model_dump(mode="json", exclude={"seed", "logging"})
+    return _digest(data)
+
+
+def _cells(
+    one: Combination, makers: _Makers, overrides: Sequence[str], out: Path
+) -> Iterator[Cell]:
+    data = one.settings
+    for override in overrides:
+        data = with_kinds(apply_override(data, override), RunConfig)
+    path = str(data.get("model", {}).get("path", RunConfig().model.path))
+    model, folder = makers.resolve(path, one.labels)
+    # The name of a warm start holds its settings, so it may stand for it where the run is named.
+    config = parse_config(RunConfig, _with_path(data, model or folder))
+    kinds = "-".join([config.env.kind, config.algorithm.kind, config.filter.kind])
+    stem = f"{kinds}-{config_key(config)}"
+    placed = config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
+    for seed in one.seeds:
+        shown = " ".join([*one.labels.values(), f"seed {seed}"])
+        folder_of_run = out / RUNS / f"{stem}-seed{seed}"
+        job = Job(shown, placed.model_copy(update={"seed": seed}), folder_of_run)
+        yield Cell(one.labels, seed, job, model)
+
+
+class _Makers:
+    """Finds, for a model path, the model that must be made; each is made once."""
+
+    def __init__(
+        self, scale: Scale | None, folder: Path, start: str, overrides: Sequence[str]
+    ) -> None:
+        self.recipes = load_scale(scale).warm_starts if scale else {}
+        self.folder = folder
+        self.start = start
+        """What the user gave as the model to start from."""
+        self.overrides = overrides
+        self.found: dict[str, Model] = {}
+
+    def resolve(self, path: str, labels: Mapping[str, str]) -> tuple[str, str]:
+        """Name of the model to make (empty for none) and the path that a run is given."""
+        if not path.startswith(WARM):
+            return self._plain(self.start or path)
+        try:
+            wanted = path.removeprefix(WARM).format_map(dict(labels))
+        except KeyError as error:
+            raise ConfigError(f"model.path {path} needs the list {error.args[0]!r}") from None
+        if wanted not in self.recipes:
+            known = ", ".join(sorted(self.recipes)) or "none at this scale"
+            raise ConfigError(f"there is no warm start {wanted!r}; known: {known}")
+        model = self._warm_start(wanted)
+        return model.name, str(model.folder)
+
+    def in_order(self) -> list[Model]:
+        """Those that others are made from come first."""
+        return sorted(self.found.values(), key=lambda model: model.recipe is not None)
+
+    def _warm_start(self, wanted: str) -> Model:
+        data: Tables = with_kinds(self.recipes[wanted], WarmstartConfig)
+        for override in self.overrides:
+            data = apply_override(data, override)
+        given = str(data.get("model", {}).get("path", WarmstartConfig().model.path))
+        needs, folder = "", given
+        if "new" not in data:
+            needs, folder = self._plain(self.start or given)
+        named = parse_config(WarmstartConfig, _with_path(data, needs or folder))
+        key = _digest(named.model_dump(mode="json", exclude_none=True))
+        recipe = named.model_copy(update={"model": named.model.model_copy(update={"path": folder})})
+        name = f"{wanted}-{key}"
+        model = Model(name, self.folder / name, recipe, needs=needs)
+        return self.found.setdefault(name, model)
+
+    def _plain(self, path: str) -> tuple[str, str]:
+        if not path.startswith(WHEEL):
+            return "", path
+        wheel = path.removeprefix(WHEEL)
+        model = self.found.setdefault(wheel, Model(wheel, self.folder / wheel, None, wheel))
+        return model.name, str(model.folder)
+
+
+def write_run_files(plan: Plan) -> None:
+    """The settings of every run and warm start, so that the commands can be given one by one."""
+    from ragen2.runs.files import write_atomically
+
+    texts = {job.run_file: dump_config(job.config) for job in plan.jobs}
+    texts |= {
+        model.recipe_file: dump_config(model.recipe)
+        for model in plan.models
+        if model.recipe is not None
+    }
+    for file, text in texts.items():
+        if file.is_file() and file.read_text(encoding="utf-8") == text:
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text)
+
+
+def _split_overrides(overrides: Sequence[str]) -> tuple[str, list[str]]:
+    """``model.path=X`` is what warm starts begin with, where there are any; the rest is for all runs."""
+    start = ""
+    others = []
+    for override in overrides:
+        path, separator, value = override.partition("=")
+        if separator and path.strip() == "model.path":
+            start = value.strip().strip("\"'")
+        else:
+            others.append(override)
+    return start, others
+
+
+def _is_of_model(override: str) -> bool:
+    """Whether it is about the device or precision, which a warm start has too."""
+    return override.partition("=")[0].strip() in {"model.device", "model.precision", "model.engine"}
+
+
+def _with_path(data: Tables, path: str) -> Tables:
+    return {**data, "model": {**data.get("model", {}), "path": path}}
+
+
+def _told(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "the only cell"
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

@@ -1,0 +1,144 @@
+"""Run an experiment: models first, then every run that is not finished; failed ones are tried once more.
+
+Everything that decides what is left to do is read from the disk, so a command that was killed at any moment
+goes on where it was: finished runs are kept, others resumed. Processes that outlived it are waited for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ragen2.config import load_run
+from ragen2.errors import ConfigError
+from ragen2.experiments.models import make_models
+from ragen2.experiments.plan import Plan, write_run_files
+from ragen2.experiments.started import note_start
+from ragen2.trainer.child import is_held
+from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, refuse_unfit, run_jobs
+
+TRIES = 2
+"""Starts of a run that fails, in one command."""
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Who hears what goes on, and who may stop it."""
+
+    on_change: Callable[[Sequence[JobStatus]], None] = lambda statuses: None
+    tell: Callable[[str], None] = lambda line: None
+    stop_asked: Callable[[], bool] = lambda: False
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    at_once: int,
+    variables: Mapping[str, str] | None = None,
+    watcher: Watcher | None = None,
+    program: Sequence[str] = PROGRAM,
+) -> list[JobStatus]:
+    """Train every run of the plan; how each ended, in the plan's order."""
+    watch = watcher or Watcher()
+    given = dict(variables or {})
+    write_run_files(plan)
+    missing = make_models(
+        plan.models,
+        at_once=at_once,
+        variables=given,
+        on_start=lambda model: note_start(plan.out, "model", model.name, plan.name),
+        tell=watch.tell,
+        stop_asked=watch.stop_asked,
+        program=program,
+    )
+    wanted = {cell.job.folder: cell.model for cell in plan.cells}
+    lost = {
+        job.folder: JobStatus(job, "failed", problem=missing[wanted[job.folder]])
+        for job in plan.jobs
+        if wanted[job.folder] in missing
+    }
+    todo = [job for job in plan.jobs if job.folder not in lost]
+    found = _Trials(plan, at_once, given, watch, program).run(todo)
+    return [lost.get(job.folder) or found[job.folder] for job in plan.jobs]
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Trains jobs, again where they failed, and waits for those that another process still trains."""
+
+    plan: Plan
+    at_once: int
+    variables: Mapping[str, str]
+    watch: Watcher
+    program: Sequence[str]
+
+    def run(self, jobs: Sequence[Job]) -> dict[Path, JobStatus]:
+        found = {job.folder: JobStatus(job) for job in jobs}
+        left = list(jobs)
+        for _ in range(TRIES):
+            held = [job for job in left if is_held(job.log)]
+            found |= self._train([job for job in left if job not in held], found)
+            if held and not self.watch.stop_asked():
+                self._wait_for(held)
+                found |= self._train(held, found)
+            left = [job for job in left if found[job.folder].state == "failed"]
+            if not left or self.watch.stop_asked():
+                break
+            self.watch.tell(f"trying {len(left)} failed runs again")
+        return found
+
+    def _train(
+        self, jobs: Sequence[Job], others: Mapping[Path, JobStatus]
+    ) -> dict[Path, JobStatus]:
+        if not jobs:
+            return {}
+        for job in jobs:
+            _clear_stillborn(job.folder)
+        mine = {job.folder for job in jobs}
+        rest = [status for folder, status in others.items() if folder not in mine]
+        statuses = run_jobs(
+            jobs,
+            at_once=self.at_once,
+            variables=self.variables,
+            on_change=lambda now: self.watch.on_change([*now, *rest]),
+            stop_asked=self.watch.stop_asked,
+            on_start=lambda job: note_start(self.plan.out, "run", job.folder.name, self.plan.name),
+            program=self.program,
+        )
+        return {status.job.folder: status for status in statuses}
+
+    def _wait_for(self, jobs: Sequence[Job]) -> None:
+        self.watch.tell(f"waiting for {len(jobs)} runs that an earlier start still trains")
+        while any(is_held(job.log) for job in jobs) and not self.watch.stop_asked():
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def refuse_changed(plan: Plan) -> None:
+    """Raise when a folder of the plan holds another run; where the models lie may differ."""
+    same = []
+    for job in plan.jobs:
+        file = job.folder / "run.toml"
+        if not file.is_file():
+            continue
+        there = load_run(file)
+        config = job.config.model_copy(
+            update={"model": job.config.model.model_copy(update={"path": there.model.path})}
+        )
+        same.append(Job(job.name, config, job.folder))
+    try:
+        refuse_unfit(same)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or remove that run") from error
+
+
+def _clear_stillborn(folder: Path) -> None:
+    """Remove a run directory that was killed before its settings were written: it holds nothing."""
+    if not folder.is_dir() or (folder / "run.toml").exists():
+        return
+    inside = [path for path in folder.rglob("*") if path.is_file()]
+    if all(path.name.startswith(".partial-") for path in inside):
+        shutil.rmtree(folder)
