@@ -166,11 +166,13 @@ class Shell:
             "report": [],
             "warmstart": ["--set", "steps=1", "--set", "batch=4"],
             "envs": [],
+            "experiment": ["--dry-run"],
             "bench": ["--prompts", "2", "--repeats", "1"],
         }
         assert verb in cheaper, f"no cheap form of ragen2 {verb}; teach Shell one"
         arguments = [verb, *rest, *cheaper[verb]]
-        if verb in {"audit", "bench", "eval", "preflight", "probe", "report", "warmstart"}:
+        here = {"audit", "bench", "eval", "experiment", "preflight", "probe", "report", "warmstart"}
+        if verb in here:
             self._in_this_process(arguments)
             return
         stdin = "hint\nquit\n" if rest[:1] == ["play"] else ""

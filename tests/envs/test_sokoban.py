@@ -455,3 +455,24 @@ def test_unfiltered_boxoban_levels_are_solved(real_data):
         assert [episode.step(action).solved for action in plan][-1]
         solved += 1
     assert solved >= 50
+
+
+# --- binary reward ---------------------------------------------------------------------------------
+
+
+def test_a_binary_reward_pays_one_for_the_solution_and_nothing_else():
+    for seed in range(10):
+        episode = make("Sokoban", reward="binary").start(seed, 0)
+        rewards = [episode.step(action).reward for action in episode.expert()]
+        assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
+    assert make("Sokoban", reward="binary").reward_range == (0.0, 1.0)
+
+
+def test_a_binary_reward_changes_nothing_but_the_pay():
+    for seed in range(10):
+        dense = make("Sokoban").start(seed, 0)
+        binary = make("Sokoban", reward="binary").start(seed, 0)
+        for action in ("Left", "Up", *dense.expert()):
+            one, other = dense.step(action), binary.step(action)
+            assert (one.done, one.solved, one.effective) == (other.done, other.solved, other.effective)
+            assert dense.observation == binary.observation

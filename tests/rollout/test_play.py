@@ -403,3 +403,27 @@ def test_sampling_follows_the_settings():
 
 def decode(ids_T: np.ndarray) -> str:
     return ScriptedPolicy(lambda prompt, rng: "").tokenizer.decode(ids_T.tolist())
+
+
+# --- luck ------------------------------------------------------------------------------------------
+
+
+def slipping_moves(luck: str) -> list[tuple[str, ...]]:
+    """What each of eight members saw that all went the same way on a very slippery lake."""
+    env = FrozenLake(slip=0.9, hole_ratio=0.0, size=8)
+    policy = ScriptedPolicy(lambda prompt, rng: "go" + WALK.format("Right"))
+    group = play(env, policy, [[Task(3, m) for m in range(8)]], Rollout(luck=luck), key=("t",))[0]
+    return [tuple(turn.observation for turn in member.turns) for member in group.trajectories]
+
+
+def test_members_that_share_their_luck_and_their_actions_end_alike():
+    assert len(set(slipping_moves("shared"))) == 1
+    assert len(set(slipping_moves("own"))) > 1
+
+
+def test_members_that_share_their_luck_still_write_for_themselves():
+    policy = ScriptedPolicy(lambda prompt, rng: f"{rng.integers(10**6)}" + WALK.format("Right"))
+    tasks = [[Task(3, member) for member in range(8)]]
+    group = play(FrozenLake(), policy, tasks, Rollout(luck="shared"), key=("t",))[0]
+    assert len({one.turns[0].reply.reasoning for one in group.trajectories}) == 8
+    assert {one.luck for one in group.trajectories} == {0}

@@ -16,6 +16,7 @@ from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
 from ragen2.trainer import jobs as jobs_module
+from ragen2.trainer.child import Child, end_all, is_held
 from ragen2.trainer.jobs import (
     Job,
     JobStatus,
@@ -379,3 +380,32 @@ def test_a_job_that_does_not_run_has_no_time_left() -> None:
     status = status_of([1.0, 1.0])
     assert status.seconds_left == 38.0
     assert JobStatus(status.job, "done", status.records).seconds_left is None
+
+
+# --- starts are told -------------------------------------------------------------------------------
+
+
+def test_a_start_is_told_before_the_process_begins(tmp_path: Path) -> None:
+    told: list[tuple[str, bool]] = []
+    train(
+        [job(tmp_path, "a"), job(tmp_path, "b")],
+        at_once=1,
+        on_start=lambda one: told.append((one.name, one.folder.exists())),
+    )
+    assert told == [("a", False), ("b", False)]
+    train([job(tmp_path, "a")], on_start=lambda one: told.append((one.name, True)))
+    assert len(told) == 2, "a finished job is not started"
+
+
+def test_a_log_is_held_as_long_as_its_process_runs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert not is_held(log)
+    child = Child([sys.executable, "-c", "input()"], log, {})
+    try:
+        assert child.process.wait(PATIENCE) != 0  # it reads from nothing
+        assert not is_held(log)
+        sleeper = Child([sys.executable, "-c", "import time; time.sleep(60)"], log, {})
+        assert is_held(log)
+    finally:
+        end_all([sleeper], 0.1)
+    assert not is_held(log)

@@ -1,11 +1,12 @@
 """What a run will need, computed and not measured: GPU memory and time, from the shape of its model.
 
-Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16 copy (2);
-the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an update keeps of a
-micro-batch, one float32 row a layer and one layer's inside in bfloat16. On the one update whose memory was measured
-(SmolLM2-135M's shape, 32,768 tokens, one H200: 4.8 GiB) this gives 4.7.
+Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16
+copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
+update keeps of a micro-batch, one float32 row a layer and one layer's inside in bfloat16. On the one update
+whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200: 4.8 GiB) this gives 4.7.
 
-Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and cache.
+Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and
+cache.
 """
 
 from __future__ import annotations

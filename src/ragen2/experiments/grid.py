@@ -1,7 +1,7 @@
 """A grid as a value: read its TOML, lay a scale under it, and expand its lists into cells.
 
-A grid names lists; every combination of them is a cell, and every seed of a cell is a run. A name in a list is
-either a choice (several settings under one name, from the scale or the grid itself) or, where the list is
+A grid names lists; every combination of them is a cell, and every seed of a cell is a run. A name in a list
+is either a choice (several settings under one name, from the scale or the grid itself) or, where the list is
 called by the path of a setting, a plain value.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from ragen2.component import Settings, explain, suggest
 from ragen2.config import RunConfig as _RunConfig
@@ -29,26 +29,26 @@ Tables = dict[str, Any]
 """Settings of a run, as a run file holds them; not checked yet."""
 
 
+def _checked(lists: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    for axis, values in lists.items():
+        if not values:
+            raise ValueError(f"the list {axis} is empty; give it a value or remove it")
+        if len({str(value) for value in values}) < len(values):
+            raise ValueError(f"the list {axis} holds a value twice; once is enough")
+    return lists
+
+
+Lists = Annotated[dict[str, list[Any]], AfterValidator(_checked)]
+
+
 class Block(Settings):
     """Lists whose every combination is a cell."""
 
     name: str = Field("", description="label of its cells, where a grid has several blocks")
-    grid: dict[str, list[Any]] = Field(
-        {}, description="axis: choices by name, or a setting's values"
-    )
+    grid: Lists = Field({}, description="axis: choices by name, or a setting's values")
     settings: Tables = Field({}, description="settings of all its cells")
     seeds: tuple[int, ...] = Field((), description="these seeds in place of the experiment's")
     only: tuple[Scale, ...] = Field(SCALES, description="scales that have this block")
-
-    @field_validator("grid")
-    @classmethod
-    def _lists_hold_something(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for axis, values in grid.items():
-            if not values:
-                raise ValueError(f"the list {axis} is empty; give it a value or remove it")
-            if len({str(value) for value in values}) < len(values):
-                raise ValueError(f"the list {axis} holds a value twice; once is enough")
-        return grid
 
 
 class PaperRow(Settings):
@@ -66,7 +66,7 @@ class ScaleChanges(Settings):
     """What one scale has otherwise."""
 
     settings: Tables = Field({}, description="settings of all cells")
-    grid: dict[str, list[Any]] = Field({}, description="lists in place of those of the same name")
+    grid: Lists = Field({}, description="lists in place of those of the same name")
     choices: dict[str, dict[str, Tables]] = Field({}, description="names for several settings")
     seeds: int | None = Field(None, ge=1, description="seeds of every cell, from 0")
 
@@ -82,7 +82,7 @@ class Grid(Settings):
     like: str = Field("", description="an embedded grid whose blocks are also this one's")
     seeds: int = Field(3, ge=1, description="seeds of every cell, from 0")
     settings: Tables = Field({}, description="settings of all cells")
-    grid: dict[str, list[Any]] = Field({}, description="the lists, where there is one block")
+    grid: Lists = Field({}, description="the lists, where there is one block")
     block: tuple[Block, ...] = Field((), description="several blocks of lists")
     choices: dict[str, dict[str, Tables]] = Field({}, description="names for several settings")
     scales: dict[Scale, ScaleChanges] = Field({}, description="what a scale has otherwise")

@@ -79,7 +79,9 @@ class _Trials:
     def run(self, jobs: Sequence[Job]) -> dict[Path, JobStatus]:
         found = {job.folder: JobStatus(job) for job in jobs}
         left = list(jobs)
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
+            if attempt:
+                self.watch.tell(f"trying {len(left)} failed runs again")
             held = [job for job in left if is_held(job.log)]
             found |= self._train([job for job in left if job not in held], found)
             if held and not self.watch.stop_asked():
@@ -88,7 +90,6 @@ class _Trials:
             left = [job for job in left if found[job.folder].state == "failed"]
             if not left or self.watch.stop_asked():
                 break
-            self.watch.tell(f"trying {len(left)} failed runs again")
         return found
 
     def _train(

@@ -91,8 +91,8 @@ def analyse(cells: Cells) -> Findings:
         ),
     ]
     note = (
-        "Collapsed: late retrieval above chance is at most half of the early one, H(Z|X) is no lower than nine "
-        "tenths of the early one, and late format validity is at least 0.95."
+        "Collapsed: late retrieval above chance is at most half of the early one, H(Z|X) is no lower than "
+        "nine tenths of the early one, and late format validity is at least 0.95."
     )
     return Findings(tables, claims, figures, [note])
 

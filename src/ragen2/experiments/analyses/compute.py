@@ -1,4 +1,4 @@
-"""Table 5: prompts x group size at a fixed number of rollouts: success and step time with and without filter."""
+"""Table 5: prompts x group size at a fixed number of rollouts: success and time, with and without filter."""
 
 from __future__ import annotations
 

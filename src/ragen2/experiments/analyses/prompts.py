@@ -77,7 +77,10 @@ def analyse(cells: Cells) -> Findings:
         "mean",
         "spread over batches, share of the mean",
     )
-    note = f"Each matrix gives {DRAWS} batches of every size; those of more than half its prompts overlap and are too alike."
+    note = (
+        f"Each matrix gives {DRAWS} batches of every size up to half its prompts: larger ones overlap and "
+        "are too alike."
+    )
     return Findings(
         [Table("Proxies of smaller batches", columns, tuple(rows), digits=3)],
         claims,

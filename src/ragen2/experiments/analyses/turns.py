@@ -68,7 +68,10 @@ def analyse(cells: Cells) -> Findings:
         "change",
         "falls from step",
     )
-    note = "Later positions have fewer episodes, and nearly every prompt there is one of its kind: intervals are wide."
+    note = (
+        "Later positions have fewer episodes, and nearly every prompt there is one of its kind: intervals "
+        "are wide."
+    )
     return Findings(
         [Table("MI by turn position, nats a token", columns, tuple(rows), digits=3)],
         claims,

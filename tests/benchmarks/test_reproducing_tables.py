@@ -1,0 +1,115 @@
+"""The page beside the paper shows what was measured, and says so where nothing was."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ragen2.experiments.grid import experiment_names, load_grid
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = ROOT / "benchmarks" / "reproducing_tables.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(**claims: tuple[float, float | None, float | None]) -> dict[str, Any]:
+    """A table.json as an experiment writes it, with these claims."""
+    return {
+        "claims": {
+            name.replace("__", "/"): {
+                "value": value, "low": low, "high": high, "num": 3, "how": "t", "unit": "points", "digits": 1,
+            }
+            for name, (value, low, high) in claims.items()
+        },
+        "paper": [{"verdict": "reproduced"}, {"verdict": "not"}],
+        "cells": [{"state": "done"}, {"state": "failed"}],
+        "commit": "0123456789abcdef",
+        "hardware": {"processor": "Some CPU", "cores": 2, "gpus": []},
+    }  # fmt: skip
+
+
+def save(folder: Path, name: str, data: dict[str, Any]) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "table.json").write_text(json.dumps(data))
+
+
+def test_the_page_is_up_to_date_with_the_results(script):
+    text = script.PAGE.read_text()
+    assert script.page_text(text) == text, "run python benchmarks/reproducing_tables.py"
+
+
+def test_every_experiment_has_a_section(script):
+    assert sorted(script.ORDER) == experiment_names()
+    text = script.page_text(script.PAGE.read_text())
+    for name in script.ORDER:
+        assert f"### {name}\n" in text
+        assert f"$ ragen2 experiment {name} --scale " in text
+
+
+def test_every_number_of_the_paper_has_a_row_that_says_not_run_without_results(script, tmp_path):
+    for name in script.ORDER:
+        rows = list(script.paper_rows(load_grid(name), script.load_results(name, tmp_path)))
+        assert len(rows) == len(load_grid(name).claims) > 0
+        assert {(row[3], row[5]) for row in rows} == {("not run", "not run")}
+    assert script.overview(tmp_path) == "No results yet."
+
+
+def test_a_measured_row_has_its_interval_and_its_verdict(script, tmp_path):
+    save(
+        tmp_path,
+        "level-tiny",
+        result(
+            prompt_less_trajectory__Sokoban__success=(5.0, 1.0, 9.0),
+            prompt_less_none__Sokoban__success=(-5.0, -9.0, -1.0),
+        ),
+    )
+    save(tmp_path, "level-small", result(prompt_less_trajectory__Sokoban__success=(1.0, -2.0, 4.0)))
+    rows = list(script.paper_rows(load_grid("level"), script.load_results("level", tmp_path)))
+    assert rows[:2] == [
+        (
+            "prompt level less trajectory level, success",
+            "+6.8 points (23.6 and 16.8)",
+            "tiny",
+            "5.0 [1.0, 9.0] points",
+            "3",
+            "reproduced",
+        ),
+        (
+            "prompt level less trajectory level, success",
+            "+6.8 points (23.6 and 16.8)",
+            "small",
+            "1.0 [-2.0, 4.0] points",
+            "3",
+            "not",
+        ),
+    ]
+    none = [row for row in rows if row[0] == "prompt level less none, success"]
+    assert [(row[2], row[5]) for row in none] == [("tiny", "different"), ("small", "not run")]
+
+
+def test_a_section_tells_where_its_numbers_come_from(script, tmp_path):
+    save(tmp_path, "level-tiny", result())
+    text = script.section("level", tmp_path)
+    assert "- tiny: 1 of 2 cells finished; commit 0123456789; 2 cores of Some CPU;" in text
+    assert "results/experiments/level-tiny/table.md" in text
+
+
+def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
+    save(tmp_path, "level-tiny", result())
+    starts = [{"kind": "run"}, {"kind": "model"}, {"kind": "run"}]
+    (tmp_path / "started-tiny.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starts))
+    assert (
+        script.overview(tmp_path).splitlines()[-1] == "| tiny | 1 of 16 | 1 | 1 | 0 | 0 | 0 | 2 |"
+    )

@@ -1,0 +1,97 @@
+"""Reading runs: peaks, ends, changes, and who is compared with whom."""
+
+from __future__ import annotations
+
+import pytest
+from made_runs import run_of
+
+from ragen2.errors import ConfigError
+from ragen2.experiments.arms import averaged, difference, filter_gain, level, require_axes
+from ragen2.experiments.cells import (
+    Cells,
+    average,
+    change,
+    early,
+    final,
+    first,
+    gain,
+    late,
+    peak,
+    training_seconds,
+)
+
+CURVE = run_of({"m": [1.0, None, 5.0, 3.0, 2.0, 4.0], "eval/success": [0.2, 0.6, 0.5]})
+
+
+@pytest.mark.parametrize(
+    ("measure", "value"),
+    [
+        (peak("m"), 5.0),
+        (first("m"), 1.0),
+        (final("m"), 4.0),
+        (late("m"), 3.0),  # 3, 2, 4
+        (early("m"), 3.0),  # 1, 5, 3
+        (average("m"), 3.0),
+        (change("m"), 0.0),  # (2 + 4) / 2 - (1 + 5) / 2: halves do not overlap
+        (gain("m"), 3.0),
+        (peak(), 0.6),
+        (gain(), 0.3),
+        (peak("absent"), None),
+        (change("absent"), None),
+        (late("absent"), None),
+    ],
+)
+def test_a_measure_of_a_run(measure, value):
+    assert measure(CURVE) == (None if value is None else pytest.approx(value))
+
+
+def test_a_change_needs_two_measurements():
+    assert change("m")(run_of({"m": [1.0]})) is None
+    assert change("m")(run_of({"m": [1.0, 4.0]})) == 3.0
+
+
+def test_training_time_is_rollout_and_update_after_the_first_step():
+    run = run_of({"m": [0.0] * 4})
+    assert training_seconds(run) == 2.0
+    slow = run.records[1].model_copy(update={"seconds": {"rollout": 100.0, "update": 1.0}})
+    assert (
+        training_seconds(type(run)(run.path, {}, (run.records[0], slow, *run.records[2:]))) == 2.0
+    )
+    assert training_seconds(type(run)(run.path, {}, run.records[:2])) is None
+
+
+def test_a_gain_is_filtered_less_unfiltered_at_the_peak_in_points(cell_of):
+    cells = Cells(
+        [
+            cell_of(0, {"eval/success": [0.1, 0.5, 0.4]}, filter="top_p"),
+            cell_of(1, {"eval/success": [0.1, 0.4, 0.4]}, filter="top_p"),
+            cell_of(0, {"eval/success": [0.1, 0.3, 0.2]}, filter="none"),
+            cell_of(1, {"eval/success": [0.1, 0.3, 0.3]}, filter="none"),
+        ]
+    )
+    at_peak, at_end = filter_gain(cells, "top_p"), filter_gain(cells, "top_p", at_peak=False)
+    assert (at_peak.value, at_peak.num) == (pytest.approx(15.0), 2)  # +20 and +10
+    assert at_end.value == pytest.approx(15.0)  # +20 and +10
+    assert difference(cells, "filter", "none", "top_p", peak()).value == pytest.approx(-0.15)
+    assert level(cells.where(filter="none"), peak(), 100.0).value == pytest.approx(30.0)
+
+
+def test_averages_are_made_inside_a_seed():
+    assert averaged([{0: 1.0, 1: 2.0}, {0: 3.0, 2: 9.0}]) == {0: 2.0}
+    assert averaged([]) == {}
+
+
+def test_labels_keep_the_order_of_the_grid_and_choose_runs(cell_of):
+    cells = Cells([cell_of(s, {"m": [1.0]}, task=task) for task in ("b", "a") for s in (0, 1)])
+    assert cells.axis("task") == ["b", "a"]
+    assert [key for key, _ in cells.groups("task")] == [("b",), ("a",)]
+    assert len(cells.where(task="a")) == 2
+    assert cells.where(task="a").by_seed(first("m")) == {0: 1.0, 1: 1.0}
+
+
+def test_an_analysis_says_which_list_it_misses(cell_of):
+    cells = Cells([cell_of(0, {}, task="a")])
+    require_axes(cells, "task")
+    with pytest.raises(ConfigError, match="reads the list 'filter', which the grid does not have"):
+        require_axes(cells, "task", "filter")
+    require_axes(Cells([]), "filter")  # nothing is finished yet: nothing to say

@@ -1,0 +1,111 @@
+"""Estimates: parameter counts of known models, and memory and time that grow as they must."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ragen2.algorithms import GRPO, PPO
+from ragen2.backends.settings import NewModel
+from ragen2.config import RunConfig
+from ragen2.experiments.estimates import (
+    CORE,
+    GIB,
+    GPU_MICRO_TOKENS,
+    H200,
+    KNOWN,
+    Shape,
+    estimate,
+    shape_of,
+)
+from ragen2.rollout import Rollout
+
+SMALL = KNOWN["smollm2-135m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("smollm2-135m", 134.5),
+        ("qwen2.5-0.5b", 494.0),
+        ("qwen2.5-1.5b", 1543.7),
+        ("qwen2.5-3b", 3085.9),
+        ("qwen2.5-7b", 7615.6),
+        ("llama-3.2-3b", 3212.7),
+    ],
+)
+def test_parameters_are_those_that_the_models_are_published_with(name, millions):
+    assert KNOWN[name].parameters / 1e6 == pytest.approx(millions, rel=2e-3)
+
+
+def test_the_embedded_model_is_counted_from_its_configuration():
+    assert shape_of("ragen2-tiny").parameters == 1_131_904
+
+
+def test_a_model_that_will_be_made_is_counted_from_its_recipe():
+    new = NewModel(hidden=16, layers=1, heads=2, intermediate=16, vocabulary=300)
+    # Table 300 x 16; attention 4 x 16 x 16; MLP 3 x 16 x 16; two norms of 16; the last norm.
+    assert shape_of("anything", new).parameters == 4800 + 1024 + 768 + 32 + 16
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen2.5-3B-Instruct", "/models/qwen2.5-3b", "QWEN2.5-3B"])
+def test_a_hub_id_is_known_by_its_name(path):
+    assert shape_of(path) == KNOWN["qwen2.5-3b"]
+
+
+def test_an_unknown_model_is_unknown():
+    assert shape_of("someone/else") is None
+
+
+def test_a_folder_is_read(tmp_path):
+    data = {
+        "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 32, "vocab_size": 100, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    assert shape_of(str(tmp_path)) == Shape(8, 2, 4, 2, 2, 32, 100, is_tied=False)
+
+
+def config(**more) -> RunConfig:
+    given = {
+        "algorithm": GRPO(),
+        "rollout": Rollout(prompts=64, group_size=16, max_tokens=96),
+        "steps": 10,
+    }
+    return RunConfig(**{**given, **more})
+
+
+def test_memory_is_near_the_one_update_that_was_measured():
+    """Weights, gradients and moments, and 32,768 tokens of activations: 4.84 GiB on an H200."""
+    held = 16 * SMALL.parameters
+    found = estimate(config(), SMALL, H200).gpu_gib * GIB - 2 * SMALL.parameters
+    inside = 2 * (3 * SMALL.intermediate + 8 * SMALL.hidden)
+    expected = held + GPU_MICRO_TOKENS * (4 * SMALL.hidden * SMALL.layers + inside)
+    assert found >= expected * (1 - 1e-9)
+    assert expected / GIB == pytest.approx(4.84, rel=0.05)
+
+
+def test_kl_keeps_the_starting_model_and_ppo_a_critic():
+    plain = estimate(config(), SMALL, H200).gpu_gib
+    with_kl = estimate(config(algorithm=GRPO(kl_coefficient=0.1)), SMALL, H200).gpu_gib
+    with_critic = estimate(config(algorithm=PPO()), SMALL, H200).gpu_gib
+    assert (with_kl - plain) * GIB == pytest.approx(4 * SMALL.parameters)
+    assert (with_critic - plain) * GIB == pytest.approx(16 * SMALL.parameters)
+
+
+def test_time_is_proportional_to_steps_but_for_evaluations():
+    def minutes(steps: int) -> float:
+        found = config(steps=steps)
+        evaluation = found.evaluation.model_copy(update={"every": 10_000})
+        return estimate(found.model_copy(update={"evaluation": evaluation}), SMALL, H200).minutes
+
+    assert minutes(30) - minutes(20) == pytest.approx(minutes(20) - minutes(10))
+    assert minutes(20) > minutes(10)
+
+
+def test_a_larger_model_a_slower_machine_and_a_critic_take_longer():
+    base = estimate(config(), SMALL, H200).minutes
+    assert estimate(config(), KNOWN["qwen2.5-3b"], H200).minutes > base
+    assert estimate(config(), SMALL, CORE).minutes > 100 * base
+    assert estimate(config(algorithm=PPO()), SMALL, H200).minutes > base

@@ -1,0 +1,107 @@
+"""Tables, and the verdict about a number of the paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from ragen2.experiments.findings import (
+    Claim,
+    Findings,
+    Table,
+    entry_text,
+    findings_data,
+    paper_table,
+    verdict,
+)
+from ragen2.experiments.grid import PaperRow
+from ragen2.experiments.intervals import Estimate
+
+
+def row(expects: str, claim: str = "gain") -> PaperRow:
+    return PaperRow(claim=claim, about="the gain", says="+1", expects=expects)
+
+
+def found(low: float | None, high: float | None) -> Estimate:
+    return Estimate(0.5, low, high, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("expects", "low", "high", "expected"),
+    [
+        ("above", 0.1, 0.9, "reproduced"),
+        ("above", -0.9, -0.1, "different"),
+        ("above", -0.1, 0.9, "not"),
+        ("below", -0.9, -0.1, "reproduced"),
+        ("below", 0.1, 0.9, "different"),
+        ("below", -0.1, 0.9, "not"),
+        ("near", -0.1, 0.9, "reproduced"),
+        ("near", 0.1, 0.9, "different"),
+        ("near", -0.9, -0.1, "different"),
+        ("above", None, None, "not"),
+        ("near", None, None, "not"),
+        ("open", 0.1, 0.9, "measured"),
+    ],
+)
+def test_a_verdict_asks_where_the_whole_interval_lies(expects, low, high, expected):
+    assert verdict(row(expects), found(low, high)) == expected
+
+
+@pytest.mark.parametrize("expects", ["above", "open"])
+def test_a_number_that_was_not_measured_is_not_run(expects):
+    assert verdict(row(expects), None) == "not run"
+
+
+def test_the_papers_rows_stand_beside_ours_and_missing_ones_say_so():
+    table = paper_table(
+        [row("above"), row("above", "other")], [Claim("gain", found(0.25, 0.75), "points", 1)]
+    )
+    assert table.rows == (
+        ("the gain", "+1", "0.5 [0.2, 0.8] points", 3, "reproduced"),
+        ("the gain", "+1", "not run", "-", "not run"),
+    )
+    assert paper_table([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (None, "-"),
+        (0.256, "0.26"),
+        (3, "3"),
+        ("word", "word"),
+        (Estimate(0.5, 0.25, 0.75, 3, ""), "0.50 [0.25, 0.75]"),
+        (Estimate(0.5, None, None, 1, ""), "0.50"),
+    ],
+)
+def test_entries_are_written_as_people_read_them(entry, text):
+    assert entry_text(entry) == text
+
+
+def test_markdown_aligns_numbers_and_escapes_bars():
+    table = Table("t", ("what", "H(Z|X)"), (("a", 1.0), ("b", None)))
+    assert table.markdown().splitlines() == [
+        "| what | H(Z\\|X) |",
+        "| --- | ---: |",
+        "| a | 1.00 |",
+        "| b | - |",
+    ]
+
+
+def test_the_data_hold_tables_claims_and_verdicts():
+    told = findings_data(
+        Findings(
+            [Table("t", ("a",), ((found(0.1, 0.9),),))], [Claim("gain", found(0.1, 0.9), "points")]
+        ),
+        [row("above"), row("below", "other")],
+    )
+    assert told["tables"][0]["rows"][0][0]["low"] == 0.1
+    assert told["claims"]["gain"] | {"how": ""} == {
+        "value": 0.5,
+        "low": 0.1,
+        "high": 0.9,
+        "num": 3,
+        "how": "",
+        "unit": "points",
+        "digits": 2,
+    }
+    assert [one["verdict"] for one in told["paper"]] == ["reproduced", "not run"]

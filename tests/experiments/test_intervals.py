@@ -1,0 +1,111 @@
+"""Intervals: Student's for means and paired differences, bootstrap for rank correlations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ragen2.experiments.intervals import (
+    Estimate,
+    bootstrap_estimate,
+    mean_estimate,
+    paired_estimate,
+    share_estimate,
+    spearman_estimate,
+)
+
+
+def test_a_mean_has_students_interval():
+    # Mean 2, standard error 1 / sqrt(3), t of 2 degrees of freedom 4.302653.
+    found = mean_estimate([1.0, 2.0, 3.0])
+    assert (found.value, found.num) == (2.0, 3)
+    assert found.high - found.value == pytest.approx(4.302653 / math.sqrt(3), rel=1e-4)
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean():
+    assert mean_estimate([5.0]) == Estimate(5.0, None, None, 1, "t over seeds")
+    assert mean_estimate([]) is None
+
+
+def test_pairs_are_made_by_seed_and_their_difference_has_the_first_ones_sign():
+    found = paired_estimate({0: 3.0, 1: 5.0, 7: 100.0}, {1: 4.0, 0: 1.0, 2: 50.0})
+    assert (found.value, found.num) == (1.5, 2)  # 3 - 1 and 5 - 4
+    assert found.low < 1.5 < found.high
+
+
+def test_without_a_shared_seed_there_is_no_difference():
+    assert paired_estimate({0: 1.0}, {1: 1.0}) is None
+
+
+def test_pairing_takes_out_what_a_seed_does_to_both_arms():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(0.0, 10.0, size=5)
+    first = {seed: float(shared[seed] + 1.0 + 0.01 * seed) for seed in range(5)}
+    second = {seed: float(shared[seed]) for seed in range(5)}
+    found = paired_estimate(first, second)
+    assert found.is_above
+    assert found.value == pytest.approx(1.02)
+
+
+def test_a_unit_below_zero_turns_the_ends_around():
+    assert Estimate(1.0, 0.5, 2.0, 3, "").times(-2.0) == Estimate(-2.0, -4.0, -1.0, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [
+        (0.1, 0.2, True, False),
+        (-0.2, -0.1, False, True),
+        (-1, 1, False, False),
+        (None, None, False, False),
+    ],
+)
+def test_a_side_of_zero_needs_the_whole_interval(low, high, above, below):
+    found = Estimate(0.0, low, high, 3, "")
+    assert (found.is_above, found.is_below) == (above, below)
+
+
+def test_a_share_of_all_runs_still_has_an_interval_with_width():
+    found = share_estimate([True] * 5)
+    assert (found.value, found.high, found.num) == (1.0, 1.0, 5)
+    assert found.low == pytest.approx(0.566, abs=0.001)  # Wilson's 5 of 5
+    assert share_estimate([]) is None
+
+
+def test_a_bootstrap_draws_inside_each_stratum():
+    found = bootstrap_estimate(
+        [[0.0] * 4, [10.0] * 4], lambda rows: sum(map(sum, rows)) / 8.0, "strata"
+    )
+    assert (found.value, found.low, found.high, found.num) == (5.0, 5.0, 5.0, 8)
+
+
+def test_a_statistic_that_seldom_exists_has_no_interval():
+    found = bootstrap_estimate([[1, 2, 3]], lambda rows: 1.0 if rows[0] == [1, 2, 3] else None, "x")
+    assert (found.value, found.low, found.high) == (1.0, None, None)
+
+
+def test_a_perfect_order_is_a_correlation_of_one_and_its_reverse_of_minus_one():
+    pairs = [(float(i), float(i * i)) for i in range(8)]
+    assert spearman_estimate([pairs], "up").value == pytest.approx(1.0)
+    assert spearman_estimate([[(x, -y) for x, y in pairs]], "down").value == pytest.approx(-1.0)
+
+
+def test_strata_are_ranked_each_by_itself():
+    """Pooled, the two would correlate by +0.6 or so: the second lies higher in both numbers."""
+    down = [(0.0, 3.0), (1.0, 2.0), (2.0, 1.0)]
+    higher = [(x + 10.0, y + 10.0) for x, y in down]
+    assert spearman_estimate([down, higher], "strata").value == pytest.approx(-1.0)
+
+
+def test_too_few_pairs_have_no_correlation():
+    assert spearman_estimate([[(0.0, 1.0), (1.0, 2.0)]], "few") is None
+    assert spearman_estimate([[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0)]], "constant") is None
+
+
+def test_the_same_numbers_give_the_same_interval():
+    rng = np.random.default_rng(1)
+    pairs = [(float(x), float(x + rng.normal())) for x in range(12)]
+    assert spearman_estimate([pairs], "same") == spearman_estimate([pairs], "same")

