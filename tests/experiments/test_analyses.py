@@ -201,10 +201,12 @@ def test_level_compares_prompts_with_trajectories(cell_of, claims_of):
     assert found["trajectory_less_none/Box/mi"].value == pytest.approx(1.0)
 
 
-def settings_of(kind: str, seed: int, env: str = "Lake", lr: float = 1.0) -> dict[str, object]:
+def settings_of(
+    kind: str, seed: int, env: str = "Lake", lr: float = 1.0, mass: float = 0.9
+) -> dict[str, object]:
     return {
         "seed": seed,
-        "filter": {"kind": kind},
+        "filter": {"kind": kind, "mass": mass} if kind == "top_p" else {"kind": kind},
         "env": {"kind": env},
         "algorithm": {"kind": "grpo"},
         "learner": {"lr": lr},
@@ -235,7 +237,9 @@ def test_predictor_pairs_runs_that_differ_in_their_filter_alone(cell_of, claims_
         *pair(cell_of, 1, 0.4, 0.0, lr=2.0),
     ]
     alone = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("top_p", 7), filter="top_p")
-    found = find_pairs([*runs, alone])
+    harder = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("top_p", 0, mass=0.4), filter="harder")
+    other_rule = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("quantile", 0), filter="quantile")
+    found = find_pairs([*runs, alone, harder, other_rule])
     assert [(one.ratio, round(one.gain, 6)) for one in found] == [
         (1.2, 30.0),
         (1.1, 20.0),

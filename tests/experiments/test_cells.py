@@ -95,3 +95,13 @@ def test_an_analysis_says_which_list_it_misses(cell_of):
     with pytest.raises(ConfigError, match="reads the list 'filter', which the grid does not have"):
         require_axes(cells, "task", "filter")
     require_axes(Cells([]), "filter")  # nothing is finished yet: nothing to say
+
+
+def test_two_runs_of_a_seed_are_not_mixed_up(cell_of):
+    cells = Cells(
+        [cell_of(0, {"m": [1.0]}, task=task, size=size) for task in "ab" for size in "sl"]
+    )
+    assert cells.values(first("m")) == [1.0] * 4
+    with pytest.raises(ConfigError, match="but the list 'size' makes several"):
+        cells.where(task="a").by_seed(first("m"))
+    assert cells.where(task="a", size="s").by_seed(first("m")) == {0: 1.0}

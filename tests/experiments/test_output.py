@@ -137,6 +137,17 @@ def test_other_runs_of_the_folder_are_there_for_analyses_that_want_them(plan):
     assert {one.seed for one in cells.others} == {1}
 
 
+def test_runs_of_tuning_seeds_are_no_evidence(plan):
+    text = (
+        (plan.out.parent / "mine.toml")
+        .read_text()
+        .replace("[grid]", "[[block]]\nseeds = [1000]\n[block.grid]")
+    )
+    (plan.out.parent / "tuned.toml").write_text(text)
+    finish(make_plan(str(plan.out.parent / "tuned.toml"), scale=None, out=plan.out), {"0.5": 0.3})
+    assert list(load_cells(plan).others) == []
+
+
 def test_without_matplotlib_everything_else_is_written(plan, monkeypatch):
     finish(plan, {"0.5": 0.3, "0.9": 0.5})
 

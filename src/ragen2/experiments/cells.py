@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ragen2.errors import ConfigError
 from ragen2.reports.load import Run
 
 SUCCESS = "eval/success"
@@ -49,13 +50,26 @@ class Cells:
         return list(dict.fromkeys(one.labels[name] for one in self.runs if name in one.labels))
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
-        """The measure of each seed; runs that do not have it are left out."""
-        found = {one.seed: measure(one.run) for one in self.runs}
+        """The measure of each seed; runs that do not have it are left out.
+
+        Raises where a seed has several runs: which of them would count is not for us to choose.
+        """
+        of_seed: dict[int, CellRun] = {}
+        for one in self.runs:
+            other = of_seed.setdefault(one.seed, one)
+            if other.name != one.name:
+                apart = [axis for axis in one.labels if one.labels[axis] != other.labels.get(axis)]
+                raise ConfigError(
+                    f"this analysis reads one run a seed, but the list {apart[0]!r} makes several; give "
+                    "it one value, or take another analysis"
+                )
+        found = {seed: measure(one.run) for seed, one in of_seed.items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def values(self, measure: Measure) -> list[float]:
         """The measure of every run that has it."""
-        return list(self.by_seed(measure).values())
+        found = [measure(one.run) for one in self.runs]
+        return [value for value in found if value is not None]
 
     def groups(self, *axes: str) -> Iterator[tuple[tuple[str, ...], Cells]]:
         """Runs that share the labels of these axes, in the order of the grid."""

@@ -34,6 +34,8 @@ from ragen2.trainer.jobs import Job, JobStatus, is_finished
 
 SCHEMA_VERSION = 1
 FORMATS = ("png", "svg")
+FIRST_TUNING_SEED = 1000
+"""Settings are chosen on run seeds from here on, and nothing is reported of them."""
 DIGITS = 5
 """Significant digits of a raw number."""
 
@@ -194,7 +196,7 @@ def _short(value: Any) -> Any:
 
 
 def _others(folder: Path, named: set[str]) -> Iterable[CellRun]:
-    """Finished runs in the folder that are not the plan's; those that cannot be read are no loss."""
+    """Finished runs in the folder that are not the plan's; those of tuning seeds are not for judging."""
     from ragen2.config import load_run
 
     for path in sorted(folder.glob("*-seed*/run.toml")):
@@ -202,7 +204,7 @@ def _others(folder: Path, named: set[str]) -> Iterable[CellRun]:
         if name in named:
             continue
         config = load_run(path)
-        if is_finished(Job(name, config, path.parent)):
+        if config.seed < FIRST_TUNING_SEED and is_finished(Job(name, config, path.parent)):
             yield CellRun({}, config.seed, name, load_run_directory(path.parent))
 
 

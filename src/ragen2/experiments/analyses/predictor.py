@@ -15,6 +15,8 @@ from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
 from ragen2.experiments.intervals import mean_estimate, spearman_estimate
 
 RATIO = "reward/variance_std_over_mean"
+MASS = 0.9
+"""Of the paper's filter; other strengths are another experiment's."""
 THRESHOLD = 0.75
 """Half-way between the paper's cells that gain (1.16, 1.29) and the one that does not (0.33)."""
 
@@ -24,7 +26,6 @@ class Pair:
     """A run with a filter and the one that is the same without."""
 
     cell: str
-    filter: str
     seed: int
     ratio: float
     gain: float
@@ -34,16 +35,16 @@ class Pair:
 def analyse(cells: Cells) -> Findings:
     """Every pair of runs whose settings are equal but for the filter."""
     pairs = find_pairs([*cells.runs, *cells.others])
-    by_cell: dict[tuple[str, str], list[Pair]] = {}
+    by_cell: dict[str, list[Pair]] = {}
     for pair in pairs:
-        by_cell.setdefault((pair.cell, pair.filter), []).append(pair)
+        by_cell.setdefault(pair.cell, []).append(pair)
     rows = []
     means: list[tuple[float, float]] = []
-    for (cell, kind), mine in by_cell.items():
+    for cell, mine in by_cell.items():
         ratio = mean_estimate([one.ratio for one in mine])
         gain = mean_estimate([one.gain for one in mine])
         if ratio is not None and gain is not None:
-            rows.append((cell, kind, len(mine), ratio, gain))
+            rows.append((cell, len(mine), ratio, gain))
             means.append((ratio.value, gain.value))
     claims = []
     over_pairs = spearman_estimate([[(one.ratio, one.gain) for one in pairs]], "predictor pairs")
@@ -66,7 +67,7 @@ def analyse(cells: Cells) -> Findings:
     )
     table = Table(
         "Std(RV)/Mean(RV) of the first batch, and the filter's gain",
-        ("cell", "filter", "pairs", "ratio", "gain, points"),
+        ("cell", "pairs", "ratio", "gain, points"),
         tuple(rows),
     )
     note = (
@@ -76,7 +77,7 @@ def analyse(cells: Cells) -> Findings:
 
 
 def find_pairs(runs: list[CellRun]) -> list[Pair]:
-    """Runs with a filter, each beside the unfiltered run of the same settings and seed."""
+    """Runs with the paper's filter, each beside the unfiltered run of the same settings and seed."""
     distinct = {one.name: one for one in runs}
     plain = {
         _key(one.run.settings): one
@@ -86,7 +87,7 @@ def find_pairs(runs: list[CellRun]) -> list[Pair]:
     found = []
     for one in distinct.values():
         other = plain.get(_key(one.run.settings))
-        if other is None or one is other:
+        if other is None or not _is_the_filter(one.run.settings["filter"]):
             continue
         # The first batch is the same in both: same weights, same tasks, same streams.
         ratio = first(RATIO)(other.run)
@@ -97,13 +98,16 @@ def find_pairs(runs: list[CellRun]) -> list[Pair]:
         found.append(
             Pair(
                 cell=f"{settings['env']['kind']} {settings['algorithm']['kind']} {_key(settings)[-1]}",
-                filter=settings["filter"]["kind"],
                 seed=one.seed,
                 ratio=ratio,
                 gain=POINTS * (ends[0] - ends[1]),
             )
         )
     return found
+
+
+def _is_the_filter(settings: Mapping[str, Any]) -> bool:
+    return bool(settings["kind"] == "top_p" and settings.get("mass", MASS) == MASS)
 
 
 def _key(settings: Mapping[str, Any]) -> tuple[str, ...]:
