@@ -20,7 +20,9 @@ from ragen2.experiments import running as running_module
 from ragen2.experiments.plan import Model, Plan, make_plan
 from ragen2.experiments.running import Watcher, refuse_changed, run_plan
 from ragen2.experiments.started import note_start, read_started
+from ragen2.experiments.weights import drop_weights
 from ragen2.trainer import jobs as jobs_module
+from ragen2.trainer.jobs import Job
 from ragen2.trainer.warmstart import WarmstartConfig
 
 GOOD, CRASH, WAITING = 0, 1, 5
@@ -151,6 +153,40 @@ def test_another_run_in_a_folder_is_refused_but_moved_models_are_not(tmp_path):
         ConfigError, match=r"filter.mass is 0.6 there and 0.5 now.*or remove that run"
     ):
         refuse_changed(plan)
+
+
+# --- room ------------------------------------------------------------------------------------------
+
+
+def with_weights(plan: Plan) -> list[Path]:
+    """A file of weights in the last checkpoint of every run."""
+    files = [
+        next((job.folder / "checkpoints").iterdir()) / "model.safetensors" for job in plan.jobs
+    ]
+    for file in files:
+        file.write_text("large")
+    return files
+
+
+def test_weights_of_finished_runs_are_dropped_where_that_is_asked_for(tmp_path):
+    plan = plan_of(tmp_path, GOOD)
+    run(plan)
+    files = with_weights(plan)
+    run(plan)
+    assert all(file.exists() for file in files)
+    assert run(plan, keep_weights=False) == ["done", "done"]
+    assert not any(file.exists() for file in files)
+    assert run(plan) == ["done", "done"], "a run without weights is still finished"
+    assert set(starts(plan).values()) == {1}
+
+
+def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path):
+    plan = plan_of(tmp_path, GOOD, values="0.5")
+    run(plan)
+    (file,) = with_weights(plan)
+    longer = plan.jobs[0].config.model_copy(update={"steps": 9})
+    drop_weights(Job("longer", longer, plan.jobs[0].folder))
+    assert file.exists()
 
 
 # --- killed ----------------------------------------------------------------------------------------

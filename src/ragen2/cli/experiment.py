@@ -64,6 +64,14 @@ def experiment(  # noqa: PLR0913 - one parameter a flag
     mps: Annotated[
         bool, typer.Option(help="Let jobs share an NVIDIA GPU through its MPS daemon.")
     ] = True,
+    keep_weights: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-weights/--drop-weights",
+            help="Whether the weights of finished runs stay on disk.",
+            show_default="kept at tiny and for a grid of your own",
+        ),
+    ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="Show the experiments and stop.")
     ] = False,
@@ -89,7 +97,8 @@ def experiment(  # noqa: PLR0913 - one parameter a flag
     if dry_run:
         print_plan(plan)
         return
-    _run(plan, at_once=jobs or _default_jobs(plan), mps=mps)
+    keep = _keeps_weights(plan) if keep_weights is None else keep_weights
+    _run(plan, at_once=jobs or _default_jobs(plan), mps=mps, keep_weights=keep)
 
 
 def _scale(scale: str | None, grid: Grid) -> Scale | None:
@@ -116,7 +125,13 @@ def _default_jobs(plan: Plan) -> int:
     return usable_cores() if many else 1
 
 
-def _run(plan: Plan, *, at_once: int, mps: bool) -> None:
+def _keeps_weights(plan: Plan) -> bool:
+    from ragen2.experiments.grid import load_scale
+
+    return plan.scale is None or load_scale(plan.scale).keep_weights
+
+
+def _run(plan: Plan, *, at_once: int, mps: bool, keep_weights: bool) -> None:
     from ragen2.cli.jobs import exit_code, gpu_sharing
     from ragen2.cli.jobs_view import jobs_view
     from ragen2.experiments.output import write_results
@@ -129,7 +144,13 @@ def _run(plan: Plan, *, at_once: int, mps: bool) -> None:
         jobs_view(plan.out, sharing.note) as view,
     ):
         watcher = Watcher(view.update, view.tell, asked)
-        statuses = run_plan(plan, at_once=at_once, variables=sharing.variables, watcher=watcher)
+        statuses = run_plan(
+            plan,
+            at_once=at_once,
+            variables=sharing.variables,
+            watcher=watcher,
+            keep_weights=keep_weights,
+        )
     for status in statuses:
         if status.state == "failed":
             print(f"{status.job.name} failed: {status.problem} (see {status.job.log})")

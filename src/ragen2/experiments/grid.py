@@ -118,6 +118,7 @@ class ScaleFile(Settings):
     """What an experiment runs on at one scale: base settings, named choices, warm starts."""
 
     title: str
+    keep_weights: bool = Field(description="whether the weights of finished runs stay on disk")
     side_by_side: bool = Field(
         description="whether as many runs as there are cores go on by default"
     )

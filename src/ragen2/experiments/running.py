@@ -17,6 +17,7 @@ from ragen2.errors import ConfigError
 from ragen2.experiments.models import make_models
 from ragen2.experiments.plan import Plan, write_run_files
 from ragen2.experiments.started import note_start
+from ragen2.experiments.weights import drop_weights
 from ragen2.trainer.child import is_held
 from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, refuse_unfit, run_jobs
 
@@ -40,9 +41,13 @@ def run_plan(
     at_once: int,
     variables: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
+    keep_weights: bool = True,
     program: Sequence[str] = PROGRAM,
 ) -> list[JobStatus]:
-    """Train every run of the plan; how each ended, in the plan's order."""
+    """Train every run of the plan; how each ended, in the plan's order.
+
+    Without ``keep_weights`` those of a run are removed as soon as it is finished.
+    """
     watch = watcher or Watcher()
     given = dict(variables or {})
     write_run_files(plan)
@@ -62,7 +67,8 @@ def run_plan(
         if wanted[job.folder] in missing
     }
     todo = [job for job in plan.jobs if job.folder not in lost]
-    found = _Trials(plan, at_once, given, watch, program).run(todo)
+    room = _Room() if not keep_weights else None
+    found = _Trials(plan, at_once, given, watch, program, room).run(todo)
     return [lost.get(job.folder) or found[job.folder] for job in plan.jobs]
 
 
@@ -75,6 +81,7 @@ class _Trials:
     variables: Mapping[str, str]
     watch: Watcher
     program: Sequence[str]
+    room: _Room | None
 
     def run(self, jobs: Sequence[Job]) -> dict[Path, JobStatus]:
         found = {job.folder: JobStatus(job) for job in jobs}
@@ -105,17 +112,35 @@ class _Trials:
             jobs,
             at_once=self.at_once,
             variables=self.variables,
-            on_change=lambda now: self.watch.on_change([*now, *rest]),
+            on_change=lambda now: self._tell([*now, *rest]),
             stop_asked=self.watch.stop_asked,
             on_start=lambda job: note_start(self.plan.out, "run", job.folder.name, self.plan.name),
             program=self.program,
         )
         return {status.job.folder: status for status in statuses}
 
+    def _tell(self, statuses: Sequence[JobStatus]) -> None:
+        if self.room is not None:
+            self.room.make(statuses)
+        self.watch.on_change(statuses)
+
     def _wait_for(self, jobs: Sequence[Job]) -> None:
         self.watch.tell(f"waiting for {len(jobs)} runs that an earlier start still trains")
         while any(is_held(job.log) for job in jobs) and not self.watch.stop_asked():
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+class _Room:
+    """Drops the weights of each run once, when it is first seen finished."""
+
+    def __init__(self) -> None:
+        self._done: set[Path] = set()
+
+    def make(self, statuses: Sequence[JobStatus]) -> None:
+        for status in statuses:
+            if status.state == "done" and status.job.folder not in self._done:
+                self._done.add(status.job.folder)
+                drop_weights(status.job)
 
 
 def refuse_changed(plan: Plan) -> None:
