@@ -33,7 +33,7 @@ class Critic:
         self, network: Any, settings: LearnerSettings, lr: float, dtype: torch.dtype
     ) -> None:
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.reader = Reader(self.network.get_decoder(), settings, dtype)
+        self.reader = Reader(self.network.get_decoder(), settings, dtype, causal=self.network)
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
         width = int(self.network.config.get_text_config().hidden_size)

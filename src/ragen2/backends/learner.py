@@ -29,6 +29,7 @@ from ragen2.backends.precision import compute_dtype
 from ragen2.backends.reading import TokenReader
 from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.threads import side_by_side
 from ragen2.errors import RunError
 from ragen2.policy import Gradient
 from ragen2.seeding import stream
@@ -174,15 +175,10 @@ class TorchLearner:
         lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
         weights = objective.token_weights(lengths)
         total = float(weights @ np.asarray(lengths, dtype=np.float64))
-        sums: dict[str, torch.Tensor] = {}
         with self._ready():
-            for _, batch in self.reader.batches(samples, weights):
-                with self.reader.precision():
-                    loss, found = self._loss(batch, objective)
-                (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-                sums = {
-                    name: sums[name] + value if sums else value for name, value in found.items()
-                }
+            batches = (batch for _, batch in self.reader.batches(samples, weights))
+            read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
+            sums = read_all(batches, objective, scale)
         read = torch.stack(list(sums.values())).tolist()  # the only wait for the device
         return {
             name: value if name.endswith("loss") else value / total
@@ -287,6 +283,37 @@ class TorchLearner:
         measured = {"grad_norm": norm, "padding": self.reader.padding(samples)}
         return {**parts, **measured} if is_usable else None
 
+    def _read_in_turn(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """Add the gradients of micro-batches to ``.grad``; sums for the log."""
+        sums: dict[str, torch.Tensor] = {}
+        for batch in batches:
+            with self.reader.precision():
+                loss, found = self._loss(batch, objective)
+            (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            sums = _added(sums, found)
+        return sums
+
+    def _read_in_threads(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """As in turn, a thread a micro-batch; their gradients are added in the order of the batches."""
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+
+        def work(batch: Batch) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
+            with torch.enable_grad(), self.reader.precision():
+                loss, found = self._loss(batch, objective)
+                return torch.autograd.grad(loss * scale, trained, allow_unused=True), found
+
+        sums: dict[str, torch.Tensor] = {}
+        for grads, found in side_by_side(work, list(batches)):
+            sums = _added(sums, found)
+            for parameter, grad in zip(trained, grads, strict=True):
+                if grad is not None:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        return sums
+
     def _loss(
         self, batch: Batch, objective: Objective
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -316,6 +343,10 @@ class TorchLearner:
         if self._reference is None:
             raise RunError("KL needs the starting model; call keep_reference() before training")
         return self._reference.logprobs(batch)[0]
+
+
+def _added(sums: dict[str, torch.Tensor], more: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: sums[name] + value if sums else value for name, value in more.items()}
 
 
 def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
