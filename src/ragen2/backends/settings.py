@@ -85,7 +85,7 @@ class LearnerSettings(Settings):
     gradient_checkpointing: bool | Literal["auto"] = Field(
         "auto",
         description="keep one row a layer and compute the rest again: less memory, a third slower; "
-        "`auto` does on a GPU",
+        "`auto` does on a GPU, for what does not fit into a few GiB",
     )
     compile: bool = Field(
         False,
