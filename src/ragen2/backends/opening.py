@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as hf_logging
 
 from ragen2.algorithms import PPO, Algorithm
 from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.dist.team import Replicas, Shards
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner
 from ragen2.backends.loading import open_model, open_tokenizer, pick_device
@@ -16,6 +18,9 @@ from ragen2.backends.new_model import new_model, train_tokenizer
 from ragen2.backends.server import ServerScorer
 from ragen2.backends.server_policy import ServerPolicy
 from ragen2.backends.settings import SCORE_TOKENS, LearnerSettings, ModelSettings, NewModel
+
+if TYPE_CHECKING:
+    from ragen2.backends.dist.crew import Crew
 
 
 def quiet_transformers() -> None:
@@ -41,14 +46,18 @@ def open_agent(
     algorithm: Algorithm | None = None,
     steps: int = 0,
     with_reference: bool = False,
+    crew: Crew | None = None,
 ) -> Agent:
     """Load the model and put a learner and a policy over it, with what ``algorithm`` needs beside.
 
     ``steps`` of the run is what a falling learning rate falls over. ``with_reference`` remembers the
-    starting model even where the algorithm has no KL term.
+    starting model even where the algorithm has no KL term. ``crew`` is the processes to share updates with.
     """
-    network, tokenizer = open_model(model.path, device=pick_device(model.device))
-    trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
+    device = pick_device(model.device)
+    if crew is not None:
+        crew.take_device(device)
+    network, tokenizer = open_model(model.path, device=device)
+    trained = _learner(network, tokenizer, model, learner, seed, crew)
     silent = algorithm.critic_warmup if isinstance(algorithm, PPO) else 0
     trained.set_total_updates(max(0, steps - silent) * learner.epochs * learner.minibatches)
     has_kl = algorithm is not None and algorithm.kl_coefficient > 0.0
@@ -57,13 +66,31 @@ def open_agent(
     if isinstance(algorithm, PPO):
         trained.start_critic(algorithm.critic_lr)
     policy = HFPolicy(
-        trained.network,
+        trained.whole,
         tokenizer,
         score_tokens=model.score_tokens,
         precision=model.precision,
         engine=model.engine,
     )
     return Agent(trained, policy)
+
+
+def _learner(
+    network: Any,
+    tokenizer: TemplateTokenizer,
+    model: ModelSettings,
+    settings: LearnerSettings,
+    seed: int,
+    crew: Crew | None,
+) -> TorchLearner:
+    if crew is None:
+        return TorchLearner(network, tokenizer, model, settings, seed=seed)
+    if settings.parallel == "fsdp2":
+        from ragen2.backends.dist.sharded import ShardedLearner
+
+        team = Shards(crew)
+        return ShardedLearner(network, tokenizer, model, settings, seed=seed, team=team)
+    return TorchLearner(network, tokenizer, model, settings, seed=seed, team=Replicas(crew))
 
 
 def open_policy(model: str, device: str = "auto", *, score_tokens: int = SCORE_TOKENS) -> HFPolicy:

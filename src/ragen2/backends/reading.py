@@ -21,6 +21,7 @@ from ragen2.backends.batches import (
     padded_batches,
     shared_beginnings,
 )
+from ragen2.backends.dist.team import ALONE, Team
 from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
 from ragen2.backends.one_order import has_one_order, one_order
@@ -36,8 +37,15 @@ MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 class Reader:
     """Runs samples through ``network``: a decoder, or a whole model that is not split from its head."""
 
-    def __init__(self, network: Any, settings: LearnerSettings, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        network: Any,
+        settings: LearnerSettings,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+    ) -> None:
         self.network = network
+        self.team = team
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
         self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
@@ -55,24 +63,30 @@ class Reader:
     def batches(
         self, samples: Sequence[Sample], weights: FloatArray | None = None
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Micro-batches of all samples, each with the places of its samples among them."""
+        """Micro-batches of this process's share, each with the places of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
-        for rows in self._cut(samples):
+        lengths = [len(sample.ids_T) for sample in samples]
+        for rows, is_real in self.team.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
             shared = shared_beginnings(chosen) if self.shares else None
             batch = Batch.of(
-                chosen, token_weights[rows], self.device, is_packed=self.is_packed, shared=shared
+                chosen,
+                token_weights[rows] * is_real,
+                self.device,
+                is_packed=self.is_packed,
+                shared=shared,
             )
             yield rows, batch
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
+        budget = self.team.budget(self.micro_tokens, sum(lengths))
         if not self.is_packed:
-            return padded_batches(lengths, self.micro_tokens, MAX_PADDING[self.device.type])
+            return padded_batches(lengths, budget, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
         if self.shares:  # what begins alike comes together
             order.sort(key=lambda row: samples[row].ids_T.tobytes())
-        parts = packed_batches([lengths[row] for row in order], self.micro_tokens)
+        parts = packed_batches([lengths[row] for row in order], budget)
         return [[order[place] for place in part] for part in parts]
 
     @property
@@ -125,8 +139,14 @@ class Reader:
 class TokenReader(Reader):
     """A reader that also says how likely the tokens were."""
 
-    def __init__(self, trunk: Trunk, settings: LearnerSettings, dtype: torch.dtype) -> None:
-        super().__init__(trunk.decoder if trunk.splits else trunk.network, settings, dtype)
+    def __init__(
+        self,
+        trunk: Trunk,
+        settings: LearnerSettings,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+    ) -> None:
+        super().__init__(trunk.decoder if trunk.splits else trunk.network, settings, dtype, team)
         self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
 
     def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

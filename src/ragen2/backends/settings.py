@@ -87,6 +87,11 @@ class LearnerSettings(Settings):
         description="keep one row a layer and compute the rest again: less memory, a third slower; "
         "`auto` does on a GPU",
     )
+    parallel: Literal["ddp", "fsdp2"] = Field(
+        "ddp",
+        description="several processes: each holds all weights, or a part of them; one process "
+        "ignores it",
+    )
     compile: bool = Field(
         False,
         description="torch.compile the passes of an update; needs a compiler, pays on long runs",

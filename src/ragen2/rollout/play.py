@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.policy import Request, Sampler
+from ragen2.policy import GroupPlayer, Request, Sampler
 from ragen2.rollout.context import first_visible_turn, prompt_ids, system_message, turn_message
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import action_span, parse_reply, reasoning_span
@@ -46,6 +46,8 @@ def play(
 
     ``key`` names the random streams of sampling: the same key, weights and tasks give the same groups.
     """
+    if isinstance(sampler, GroupPlayer):
+        return sampler.play_groups(env, groups, rollout, key)
     plays = [[_Play(env, rollout, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
     workers = num_workers(env, rollout.env_workers)
