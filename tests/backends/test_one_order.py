@@ -40,5 +40,6 @@ def test_a_users_own_wish_is_kept(monkeypatch):
     assert os.environ[WORKSPACE] == ":16:8"
 
 
-def test_a_cpu_needs_no_wish(embedded):
-    assert not has_one_order(embedded[0])
+def test_the_embedded_model_has_one_order(embedded):
+    # Threads of a CPU race too: where samples share a beginning, its rows get several gradients.
+    assert has_one_order(embedded[0])

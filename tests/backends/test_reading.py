@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
@@ -195,3 +196,17 @@ def test_a_cpu_takes_micro_batches_that_its_caches_hold(small: Any) -> None:
     assert reader.micro_tokens == 2048
     asked = Reader(small[0].get_decoder(), LearnerSettings(micro_tokens=7), torch.float32)
     assert asked.micro_tokens == 7
+
+
+def test_two_threads_give_one_gradient_every_time(embedded: Any, random_samples: Samples) -> None:
+    """Where samples share a beginning, threads would add to its last row in any order."""
+    samples = random_samples([120] * 128)
+    for sample in samples:
+        sample.ids_T[:98] = samples[0].ids_T[:98]
+    learner = learner_of(embedded, micro_tokens=8000)
+    torch.set_num_threads(2)
+    try:
+        found = [learner.gradient(samples, GRPO()) for _ in range(8)]
+    finally:
+        torch.set_num_threads(1)
+    assert all(np.array_equal(one, found[0]) for one in found)

@@ -71,7 +71,7 @@ def test_a_cell_of_the_matrix_opens_the_trace_and_both_prompts(opened: Opened) -
     assert drawer.locator(".pair mark").first.inner_text() == "1"  # where the two differ
     assert "nats a token" in drawer.locator(".pair p").first.inner_text()
     opened.page.keyboard.press("Escape")
-    assert opened.page.locator("dialog.drawer").count() == 0
+    opened.page.locator("dialog.drawer").wait_for(state="detached")
     focused = opened.evaluate("document.activeElement.dataset.cell")
     assert focused == "5,6"
 

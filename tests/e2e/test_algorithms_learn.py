@@ -41,9 +41,11 @@ def held_out_success(recipe: str, overrides: Sequence[str], folder: Path) -> tup
 def test_a_trivial_task_is_learned_by_every_other_algorithm(
     recipe: str, only_down: str, tmp_path: Path
 ) -> None:
+    # Dr. GRPO's small gradients let AdamW take steps that at 5e-4 now and then unlearn it all again.
+    lr = 2e-4 if recipe == "frozen_lake_dr_grpo" else 5e-4
     overrides = [
         *(f"env.kind={only_down}", "env.max_turns=1", "env.max_actions=1"),
-        *("steps=12", "rollout.prompts=4", "rollout.group_size=8", "learner.lr=5e-4"),
+        *("steps=12", "rollout.prompts=4", "rollout.group_size=8", f"learner.lr={lr}"),
         *("evaluation.tasks=64", "evaluation.every=12", 'diagnostics=[{kind="surface"}]'),
     ]
     before, after = held_out_success(recipe, overrides, tmp_path)

@@ -36,7 +36,8 @@ def source(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_it_keeps_the_contract_of_environments() -> None:
-    claims = check_env(QUICK, seeds=range(20))
+    # With time to spare: on a busy machine a right program may be slow, and the contract is not about that.
+    claims = check_env(DeepCoder(seconds_per_test=0.8, seconds_per_program=1.6), seeds=range(4))
     assert "the expert solves the task and none does better" in claims
 
 

@@ -7,53 +7,31 @@ const flowPart = {
   title: "Information flow",
   has: (run) => run.flow.length > 0,
   data: (run) => [run.flow],
-  build(run) {
-    let current = run;
-    const body = el("div", { class: "stack" });
-    const draw = () => {
-      const steps = [...new Set(current.flow.map((one) => one.step))];
-      const step = choice(current, "flow", steps, String);
-      redraw(
-        body,
-        el(
-          "div",
-          { class: "controls" },
-          labelled(
-            "step",
-            selectOf(
-              steps.map((one) => [one, `step ${one}`]),
-              step,
-              (key) => {
-                choose(current, "flow", key);
-                draw();
-              },
-              { "data-key": "flow-step" },
-            ),
+  build: (run) =>
+    redrawnPart(
+      run,
+      {
+        id: "flow",
+        title: "Information flow",
+        words: "Does the prompt reach the reasoning, and does the reasoning reach the action?",
+      },
+      (current, draw) => {
+        const steps = [...new Set(current.flow.map((one) => one.step))];
+        const chosen = choice(current, "flow", steps, String);
+        const options = steps.map((one) => [one, `step ${one}`]);
+        return [
+          chooser(current, "flow", draw, { label: "step", options, chosen, key: "flow-step" }),
+          el(
+            "ul",
+            { class: "keys" },
+            el("li", {}, linkSample(true), "link seen (p at most 0.01)"),
+            el("li", {}, linkSample(false), "not seen"),
+            el("li", {}, linkSample(null), "not measured"),
           ),
-        ),
-        el(
-          "ul",
-          { class: "keys" },
-          el("li", {}, linkSample(true), "link seen (p at most 0.01)"),
-          el("li", {}, linkSample(false), "not seen"),
-          el("li", {}, linkSample(null), "not measured"),
-        ),
-        current.flow.filter((one) => one.step === step).map((one) => flowRow(one)),
-      );
-    };
-    draw();
-    const node = part(
-      "flow",
-      "Information flow",
-      "Does the prompt reach the reasoning, and does the reasoning reach the action?",
-      body,
-    );
-    node.refresh = (next) => {
-      current = next;
-      draw();
-    };
-    return node;
-  },
+          current.flow.filter((one) => one.step === chosen).map((one) => flowRow(one)),
+        ];
+      },
+    ),
 };
 
 function flowRow(flow) {

@@ -7,55 +7,37 @@ const matrixPart = {
   title: "Retrieval matrix",
   has: (run) => run.scores.length > 0,
   data: (run) => [run.scores],
-  build(run) {
-    const body = el("div", { class: "stack" });
-    let current = run;
-    const keyOf = (one) => `${one.step} ${one.scope}`;
-    const draw = () => {
-      const chosen = chosenScores(current, "scores");
-      const place = el("div", { class: "stack" });
-      redraw(
-        body,
-        el(
-          "div",
-          { class: "controls" },
-          labelled(
-            "measured at",
-            selectOf(
-              current.scores.map((one) => [keyOf(one), one.label]),
-              keyOf(chosen),
-              (key) => {
-                choose(current, "scores", key);
-                draw();
-              },
-              { "data-key": "matrix-step" },
-            ),
-          ),
-          el(
-            "span",
-            { class: "quiet" },
-            `${plural(chosen.num_traces, "reasoning")}, ${plural(chosen.num_prompts, "prompt")}; retrieval ${num(chosen.accuracy)}, chance ${num(chosen.chance)}`,
-          ),
-        ),
-        noteList(chosen.note ? [chosen.note] : []),
-        place,
-      );
-      whenLoaded(place, chosen.block, (block) => matrixView(block, 0));
-    };
-    draw();
-    const node = part(
-      "retrieval",
-      "Retrieval matrix",
-      "Does a reasoning fit its own prompt best? Open a cell to read the reasoning, its own prompt, and the prompt it fits as well.",
-      card(body),
-    );
-    node.refresh = (next) => {
-      current = next;
-      draw();
-    };
-    return node;
-  },
+  build: (run) =>
+    redrawnPart(
+      run,
+      {
+        id: "retrieval",
+        title: "Retrieval matrix",
+        words:
+          "Does a reasoning fit its own prompt best? Open a cell to read the reasoning, its own prompt, and the prompt it fits as well.",
+        frame: card,
+      },
+      (current, draw) => {
+        const chosen = chosenScores(current, "scores");
+        const place = el("div", { class: "stack" });
+        whenLoaded(place, chosen.block, (block) => matrixView(block, 0));
+        const words = `${plural(chosen.num_traces, "reasoning")}, ${plural(chosen.num_prompts, "prompt")}; retrieval ${num(chosen.accuracy)}, chance ${num(chosen.chance)}`;
+        return [
+          scoresChooser(current, "scores", draw, "matrix-step", el("span", { class: "quiet" }, words)),
+          noteList(chosen.note ? [chosen.note] : []),
+          place,
+        ];
+      },
+    ),
 };
+
+// Which score matrix is looked at; also where the words behind it are.
+function scoresChooser(run, section, draw, key, ...beside) {
+  const keyOf = (one) => `${one.step} ${one.scope}`;
+  const options = run.scores.map((one) => [keyOf(one), one.label]);
+  const chosen = keyOf(chosenScores(run, section));
+  return chooser(run, section, draw, { label: "measured at", options, chosen, key }, ...beside);
+}
 
 // Rows by their own prompt, so that grounded reasoning shows as a staircase.
 function matrixView(block, page) {

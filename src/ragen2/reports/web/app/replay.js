@@ -5,54 +5,36 @@ const replayPart = {
   title: "Replays",
   has: (run) => run.replays.length > 0,
   data: (run) => [run.replays],
-  build(run) {
-    let current = run;
-    const body = el("div", { class: "stack" });
-    const draw = () => {
-      const chosen = choice(current, "replays", current.replays, (one) => String(one.step));
-      const place = el("div");
-      redraw(
-        body,
-        el(
-          "div",
-          { class: "controls" },
-          labelled(
-            "step",
-            selectOf(
-              current.replays.map((one) => [one.step, `step ${one.step}`]),
-              chosen.step,
-              (key) => {
-                choose(current, "replays", key);
-                draw();
-              },
-              { "data-key": "replay-step" },
-            ),
+  build: (run) =>
+    redrawnPart(
+      run,
+      {
+        id: "replays",
+        title: "Replays",
+        words: "What the agent saw, thought and did. Arrow keys step through an episode.",
+        frame: card,
+      },
+      (current, draw) => {
+        const chosen = choice(current, "replays", current.replays, (one) => String(one.step));
+        const place = el("div");
+        whenLoaded(place, chosen.block, (block) => episodeBrowser(current, block.episodes));
+        const options = current.replays.map((one) => [one.step, `step ${one.step}`]);
+        const words =
+          chosen.count < chosen.of
+            ? `${chosen.count} of ${num(chosen.of)} episodes are in this page`
+            : plural(chosen.count, "episode");
+        return [
+          chooser(
+            current,
+            "replays",
+            draw,
+            { label: "step", options, chosen: chosen.step, key: "replay-step" },
+            el("span", { class: "quiet" }, words),
           ),
-          el(
-            "span",
-            { class: "quiet" },
-            chosen.count < chosen.of
-              ? `${chosen.count} of ${num(chosen.of)} episodes are in this page`
-              : plural(chosen.count, "episode"),
-          ),
-        ),
-        place,
-      );
-      whenLoaded(place, chosen.block, (block) => episodeBrowser(current, block.episodes));
-    };
-    draw();
-    const node = part(
-      "replays",
-      "Replays",
-      "What the agent saw, thought and did. Arrow keys step through an episode.",
-      card(body),
-    );
-    node.refresh = (next) => {
-      current = next;
-      draw();
-    };
-    return node;
-  },
+          place,
+        ];
+      },
+    ),
 };
 
 function outcome(episode) {

@@ -32,3 +32,27 @@ function redraw(place, ...children) {
   place.replaceChildren(...children.flat().filter(Boolean));
   if (at) [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === at)?.focus();
 }
+
+// A section that is drawn again when its reader chooses something, and when its run has new data.
+function redrawnPart(run, { id, title, words, frame = (body) => body }, contents) {
+  let current = run;
+  const body = el("div", { class: "stack" });
+  const draw = () => redraw(body, ...contents(current, draw));
+  draw();
+  const node = part(id, title, words, frame(body));
+  node.refresh = (next) => {
+    current = next;
+    draw();
+  };
+  return node;
+}
+
+// Which of several measurements a section shows, and what is said beside it.
+function chooser(run, section, draw, { label, options, chosen, key }, ...beside) {
+  const pick = (value) => {
+    choose(run, section, value);
+    draw();
+  };
+  const control = selectOf(options, chosen, pick, { "data-key": key });
+  return el("div", { class: "controls" }, labelled(label, control), ...beside);
+}

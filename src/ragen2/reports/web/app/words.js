@@ -5,45 +5,18 @@ const wordsPart = {
   title: "Templates",
   has: (run) => run.scores.length > 0,
   data: (run) => [run.scores],
-  build(run) {
-    let current = run;
-    const body = el("div", { class: "stack" });
-    const keyOf = (one) => `${one.step} ${one.scope}`;
-    const draw = () => {
-      const chosen = chosenScores(current, "words");
-      const place = el("div");
-      redraw(
-        body,
-        el(
-          "div",
-          { class: "controls" },
-          labelled(
-            "measured at",
-            selectOf(
-              current.scores.map((one) => [keyOf(one), one.label]),
-              keyOf(chosen),
-              (key) => {
-                choose(current, "words", key);
-                draw();
-              },
-              { "data-key": "words-step" },
-            ),
-          ),
-        ),
-        place,
-      );
-      whenLoaded(place, chosen.block, (block) =>
-        el("div", { class: "grid two" }, phraseList(block), nearestList(block)),
-      );
-    };
-    draw();
-    const node = part("words", "Templates", "What stands in the reasoning whatever the prompt is.", body);
-    node.refresh = (next) => {
-      current = next;
-      draw();
-    };
-    return node;
-  },
+  build: (run) =>
+    redrawnPart(
+      run,
+      { id: "words", title: "Templates", words: "What stands in the reasoning whatever the prompt is." },
+      (current, draw) => {
+        const place = el("div");
+        whenLoaded(place, chosenScores(current, "words").block, (block) =>
+          el("div", { class: "grid two" }, phraseList(block), nearestList(block)),
+        );
+        return [scoresChooser(current, "words", draw, "words-step"), place];
+      },
+    ),
 };
 
 function phraseList(block) {
