@@ -1,6 +1,6 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
-# make parity  sets up verl, TRL and Triton beside our packages, then compares ours with theirs
+# make test-peers  sets up verl, TRL, vLLM and Triton in venvs of their own, then runs the tests that need them
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make check   lint, types, import rules and tests: the gate before a push
 PYTHON ?= python3
@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test check lint docs parity peers learn clean
+.PHONY: train test check lint docs test-peers parity peers learn clean
 
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
@@ -25,15 +25,17 @@ lint: $(READY)
 
 check: lint test
 
-parity: $(READY) peers
+test-peers: $(READY) peers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers $(ARGS)
+
+parity: test-peers
 
 learn: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m learning $(ARGS)
 
 # verl and TRL pin other versions than we do. pip backtracks for ever on verl, uv does not; uv looks for
 # local wheels where pip is told to.
-peers: .venv-verl/.ready .venv-trl/.ready .venv-triton/.ready
+peers: .venv-verl/.ready .venv-trl/.ready .venv-vllm/.ready .venv-triton/.ready
 
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 .venv-%/.ready: tests/parity/%.txt $(READY)
@@ -41,6 +43,16 @@ FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 	.venv-$*/bin/python -m pip install --quiet uv
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python \
 	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/$*.txt
+	touch $@
+
+# vLLM for CPUs asks for packages of images and sound, which come built for CUDA and break its import.
+.venv-vllm/.ready: tests/parity/vllm.txt $(READY)
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet uv
+	.venv-vllm/bin/uv pip install --quiet --python .venv-vllm/bin/python \
+	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/vllm.txt
+	.venv-vllm/bin/uv pip uninstall --quiet --python .venv-vllm/bin/python \
+	  torchvision torchaudio torchcodec
 	touch $@
 
 # A folder of one package, not a venv: our own Python runs the GPU kernels with it, interpreted.
@@ -60,4 +72,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-verl .venv-trl .venv-triton
+	rm -rf $(VENV) .venv-verl .venv-trl .venv-vllm .venv-triton

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from ragen2.algorithms import GRPO, Algorithm
+from ragen2.backends.server_settings import ServerSettings
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.component import (
     Component,
@@ -190,6 +191,9 @@ class RunConfig(Settings):
     probe: Probe = Field(default_factory=Probe, description="gradients by reward variance")
     checkpoints: Checkpoints = Field(
         default_factory=Checkpoints, description="what is kept on disk"
+    )
+    server: ServerSettings = Field(
+        default_factory=ServerSettings, description="how a served model is asked"
     )
 
 

@@ -78,11 +78,13 @@ def audit(  # noqa: PLR0913 - one parameter a flag
     unwanted = _unwanted(fail_on)
     usual = MODEL_SAMPLE if model else TEXT_SAMPLE
     limits = Limits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
-    record = _audit(paths, model, _read_settings(log_format, columns, reasoning, limits))
+    settings = _read_settings(log_format, columns, reasoning, limits)
+    record, likelihood = _audit(paths, model, settings)
     report = _write(record, out)
     from ragen2.cli.audit_view import print_audit
 
     print_audit(record, report)
+    _print_usage(likelihood)
     found = unwanted & {record.regime or "", *(one.name for one in record.failures)}
     if found:
         raise FailedCheck(f"--fail-on: found {', '.join(sorted(found))}")
@@ -99,7 +101,9 @@ def _read_settings(
     return settings
 
 
-def _audit(paths: list[Path], model: str | None, settings: ReadSettings) -> AuditRecord:
+def _audit(
+    paths: list[Path], model: str | None, settings: ReadSettings
+) -> tuple[AuditRecord, Likelihood]:
     from ragen2.audit import analyse, log_files, read_log
     from ragen2.cli.audit_view import progress_bars
 
@@ -108,9 +112,10 @@ def _audit(paths: list[Path], model: str | None, settings: ReadSettings) -> Audi
     with progress_bars(sum(path.stat().st_size for path in files)) as bars:
         log = read_log(files, settings, bars.read)
         bars.start_steps(len(log.steps))
-        return analyse(
+        record = analyse(
             log, settings, likelihood, sources=[str(path) for path in paths], done=bars.measured
         )
+    return record, likelihood
 
 
 def _likelihood(model: str | None) -> Likelihood:
@@ -124,6 +129,15 @@ def _likelihood(model: str | None) -> Likelihood:
 
         return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
     return PolicyLikelihood(torch_room().open_policy(model), model)
+
+
+def _print_usage(likelihood: Likelihood) -> None:
+    """What a server took, if one was asked."""
+    from ragen2.audit import ServerLikelihood
+    from ragen2.backends.server import ServerScorer
+
+    if isinstance(likelihood, ServerLikelihood) and isinstance(likelihood.server, ServerScorer):
+        print(likelihood.server.meter.usage.line(likelihood.server.settings))
 
 
 def _unwanted(fail_on: str | None) -> set[str]:

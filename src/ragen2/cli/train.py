@@ -103,6 +103,7 @@ def _open(config: RunConfig) -> Agent:
         seed=config.seed,
         algorithm=config.algorithm,
         steps=config.steps,
+        server=config.server,
     )
     return agent
 
