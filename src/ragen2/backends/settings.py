@@ -9,7 +9,7 @@ from pydantic import Field
 from ragen2.component import Settings
 
 Precision = Literal["auto", "float32", "bfloat16"]
-EngineChoice = Literal["auto", "plain"]
+EngineChoice = Literal["auto", "plain", "vllm", "server"]
 
 EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
@@ -32,7 +32,11 @@ class ModelSettings(Settings):
     )
     engine: EngineChoice = Field(
         "auto",
-        description="what samples: `auto` is an engine of ours where it can run the model",
+        description="what samples: `auto` is an engine of ours where it can run the model, `vllm` is "
+        "vLLM in this process, `server` the vLLM server of `server.url`",
+    )
+    engine_memory: float = Field(
+        4.0, gt=0.0, description="GiB that vLLM in this process takes for its cache"
     )
     score_tokens: int = Field(
         SCORE_TOKENS,

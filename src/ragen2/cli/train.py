@@ -237,6 +237,7 @@ def _open(config: RunConfig, world: World) -> Iterator[Trained]:
         seed=config.seed,
         algorithm=config.algorithm,
         steps=config.steps,
+        server=config.server,
     )
     yield Trained(agent.learner, agent.policy)
 

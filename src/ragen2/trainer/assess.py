@@ -26,17 +26,23 @@ class Verdict:
     regime: str | None
     absent: dict[str, str] = field(default_factory=dict)
     """Scopes that could not be measured, each with the reason."""
+    evaluated: list[Group] = field(default_factory=list)
+    """The held-out tasks as they were played, once each."""
+    groups: list[Group] = field(default_factory=list)
+    """The groups whose reasoning was cross-scored."""
 
 
 def assess(config: RunConfig, policy: Policy) -> Verdict:
     """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score."""
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
-    metrics, _ = evaluate(
+    metrics, evaluated = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
     )
-    found, absent = measure_collapse(config, policy, held_out_groups(config, policy))
+    groups = held_out_groups(config, policy)
+    found, absent = measure_collapse(config, policy, groups)
     plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
-    return Verdict(metrics | found, regime(plain).value if plain else None, absent)
+    judged = regime(plain).value if plain else None
+    return Verdict(metrics | found, judged, absent, evaluated, groups)
 
 
 def measure_collapse(
