@@ -46,6 +46,14 @@ class Request:
     key: tuple[int | str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One reply asked for in words; ``key`` names its random stream, as far as the writer has one."""
+
+    messages: tuple[Message, ...]
+    key: tuple[int | str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
     """A continuation to be scored after a context."""
@@ -85,6 +93,18 @@ class Sampler(Protocol):
         ...
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """One completion a request, in order."""
+        ...
+
+
+@runtime_checkable
+class TextSampler(Protocol):
+    """Writes replies to conversations and tells nothing of their tokens: ids and log-probs are empty.
+
+    So it can be played and judged by what it does; it can be neither cross-scored nor trained.
+    """
+
+    def reply(self, requests: Sequence[ChatRequest], params: SamplingParams) -> list[Completion]:
         """One completion a request, in order."""
         ...
 

@@ -38,6 +38,10 @@ class Behaviour:
         self.release = threading.Event()
         """Set to let go of requests that are held."""
         self.fault: Callable[[str, int], str] = lambda name, attempt: GOOD
+        self.unknown: frozenset[str] = frozenset()
+        """Settings that a request must not have."""
+        self.is_chat_only = False
+        self.seen: list[dict[str, Any]] = []
 
     def choose(self, name: str) -> str:
         """Count a try and say what happens to it."""
@@ -58,6 +62,8 @@ class Behaviour:
             self.inside -= 1
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        if "messages" in body:
+            return self._chat(body)
         if body.get("echo"):
             prompts = [
                 self.tokenizer.encode(one, add_special_tokens=False)
@@ -86,6 +92,21 @@ class Behaviour:
         used = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return {"choices": [choice], "usage": used}
 
+    def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Words that depend on the conversation and the seed; some go on after their answer."""
+        drawn = int(body_name({"messages": body["messages"], "seed": body.get("seed")}), 16)
+        move = MOVES[drawn % 4]
+        more = "\nGood luck!" if drawn % 3 == 0 else ""
+        text = f"\n<think>I go {move.lower()}</think>\n<answer>{move}</answer>{more}"
+        read = sum(len(one["content"].split()) for one in body["messages"])
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": "stop",
+        }
+        used = {"prompt_tokens": read, "completion_tokens": len(text.split())}
+        return {"choices": [choice], "usage": used}
+
     def _scored(self, index: int, ids: list[int]) -> dict[str, Any]:
         """Log-probs that depend on the token and on the whole prompt, as a model's do."""
         salt = int(body_name({"ids": ids[:-1]}), 16)
@@ -106,6 +127,14 @@ class Handler(BaseHTTPRequestHandler):
         behaviour: Behaviour = self.server.behaviour
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = body_name(body)
+        with behaviour.lock:
+            behaviour.seen.append(body)
+        if behaviour.is_chat_only and not self.path.endswith("/v1/chat/completions"):
+            self._send(b'{"error": {"message": "this is a chat model"}}', 404)
+            return
+        if bad := sorted(behaviour.unknown & body.keys()):
+            self._send(json.dumps({"error": f"unknown setting {bad[0]}"}).encode(), 400)
+            return
         with behaviour.visit():
             getattr(self, f"_{behaviour.choose(name)}")(behaviour, body, name)
 

@@ -23,7 +23,7 @@ from ragen2.backends.server_settings import ServerSettings
 from ragen2.backends.settings import SCORE_TOKENS, LearnerSettings, ModelSettings, NewModel
 from ragen2.backends.vllm_policy import VllmPolicy
 from ragen2.backends.vllm_server import PushedServer
-from ragen2.errors import ConfigError
+from ragen2.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from ragen2.backends.dist.crew import Crew
@@ -99,6 +99,10 @@ def follower(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> F
             )
         return VllmPolicy(local, location.source, memory=model.engine_memory)
     if model.engine == "server":
+        if server.api == "chat":
+            raise ConfigError(
+                'server.api is "chat", but a learner needs the ids of what was sampled; leave it out'
+            )
         url, _, name = server.url.partition("#")
         if not url or not name:
             raise ConfigError(
@@ -157,7 +161,13 @@ def open_server(
 
     ``journal`` is a file of completions: those in it are not asked for again, new ones are added.
     """
-    opened = open_tokenizer(tokenizer)
+    try:
+        opened = open_tokenizer(tokenizer)
+    except ModelError as error:
+        raise ModelError(
+            f"the tokenizer of {model} is not found: {error}; set model.path to a folder or hub id that "
+            "has it, or play by words alone with --set server.api=chat"
+        ) from error
     scorer = ServerScorer(url, model, settings=settings or ServerSettings())
     kept = Journal(journal, model) if journal is not None else None
     return ServerPolicy(scorer, opened, served_context(scorer), kept)

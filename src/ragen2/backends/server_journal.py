@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ragen2.errors import RunError
-from ragen2.policy import Request, SamplingParams
+from ragen2.policy import ChatRequest, Request, SamplingParams
 from ragen2.seeding import stream_key
 from ragen2.types import Completion, Finish
 
@@ -83,8 +83,18 @@ class Journal:
 def request_name(request: Request, params: SamplingParams) -> str:
     """A name that two requests share only if they ask for the same completion."""
     prompt = request.prompt_ids_T.astype(np.int64).tobytes().hex()
+    return _name("completion", request.key, prompt, params)
+
+
+def chat_name(request: ChatRequest, params: SamplingParams) -> str:
+    """The same for one in words."""
+    prompt = json.dumps([[message.role, message.content] for message in request.messages])
+    return _name("reply", request.key, prompt, params)
+
+
+def _name(what: str, key: tuple[int | str, ...], prompt: str, params: SamplingParams) -> str:
     settings = json.dumps(asdict(params), sort_keys=True)
-    return f"{stream_key('completion', *request.key, prompt, settings):032x}"
+    return f"{stream_key(what, *key, prompt, settings):032x}"
 
 
 def _completion(line: dict[str, Any]) -> Completion:

@@ -6,25 +6,21 @@ tokenised again need not be what the model wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ragen2.backends.server import ServerScorer
-from ragen2.backends.server_calls import BadAnswer, Endpoint, Missing, root_of
+from ragen2.backends.server_asking import SEEDS, Refused, completions_of, only_choice
+from ragen2.backends.server_calls import Endpoint, Missing, root_of
 from ragen2.backends.server_journal import Journal, request_name
-from ragen2.backends.server_pool import call_all
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import ChatTokenizer, Pair, Request, SamplingParams
 from ragen2.seeding import stream_key
 from ragen2.types import Completion, Finish, FloatArray
 
-SEEDS = 2**31
-"""Servers take seeds below this."""
-ENDINGS = frozenset({"stop", "length"})
-"""How a whole completion ends; another ending (vLLM's ``abort``) is the server's trouble."""
 UNKNOWN_CONTEXT = 1_000_000
 
 
@@ -50,34 +46,18 @@ class ServerPolicy:
                 f"temperature {params.temperature} cannot be sampled from {self.scorer.url}: a server's "
                 "log-probs are those of temperature 1; leave it at 1, or use a local model"
             )
-        names = [request_name(request, params) for request in requests]
-        found: dict[str, Completion] = {}
-        asked: dict[str, Request] = {}
-        for name, request in zip(names, requests, strict=True):
-            known = self.journal.find(name) if self.journal is not None else None
-            if known is not None:
-                found[name] = known
-            else:
-                asked[name] = request
-        found |= self._write(asked, params)
-        return [found[name] for name in names]
-
-    def _write(self, asked: Mapping[str, Request], params: SamplingParams) -> dict[str, Completion]:
-        """A completion for each request, kept in the journal as it arrives."""
-        endpoint, names = self.scorer.endpoint(), list(asked)
-
-        def keep(index: int, completion: Completion) -> None:
-            if self.journal is not None:
-                self.journal.add(names[index], completion)
-
-        completions = call_all(
+        endpoint = self.scorer.endpoint()
+        return completions_of(
+            [request_name(request, params) for request in requests],
+            requests,
             lambda request: self._complete(endpoint, request, params),
-            list(asked.values()),
-            workers=self.scorer.settings.concurrency,
-            stopped=endpoint.stopped,
-            done=keep,
+            endpoint,
+            self.journal,
         )
-        return dict(zip(names, completions, strict=True))
+
+    def usage_line(self) -> str:
+        """What it all took."""
+        return self.scorer.meter.usage.line(self.scorer.settings)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         """Log-prob of every continuation token, one array a pair."""
@@ -104,26 +84,13 @@ class ServerPolicy:
         try:
             return endpoint.post(
                 body,
-                refused=_Refused,
+                refused=Refused,
                 read=lambda answer: read_completion(only_choice(answer), params, url),
             )
-        except _Refused as error:
+        except Refused as error:
             raise ModelError(f"{url} refused a prompt: {error}") from error
-
-
-class _Refused(Exception):
-    """The server does not take the request."""
-
-
-def only_choice(answer: dict[str, Any]) -> dict[str, Any]:
-    """The one completion of an answer, if it was written to its end."""
-    choices = answer.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict):
-        raise BadAnswer(f"without a completion: {str(answer)[:80]}")
-    if choice.get("finish_reason") not in ENDINGS:
-        raise BadAnswer(f"a completion that ended by {choice.get('finish_reason')!r}")
-    return choice
+        except Missing as error:
+            raise Missing(f"{error}; if it speaks chat alone, use --set server.api=chat") from error
 
 
 def read_completion(choice: dict[str, Any], params: SamplingParams, url: str) -> Completion:
@@ -131,8 +98,8 @@ def read_completion(choice: dict[str, Any], params: SamplingParams, url: str) ->
     ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
     if ids is None or logprobs is None or len(ids) != len(logprobs):
         raise ModelError(
-            f"{url} does not return the ids of what it sampled, with a log-prob each; use a server "
-            "that takes return_token_ids, as vLLM's, or a local model"
+            f"{url} does not return the ids of what it sampled, with a log-prob each; play by its "
+            "words alone with --set server.api=chat, or use a server that takes return_token_ids, as vLLM's"
         )
     text = str(choice.get("text", ""))
     return Completion(

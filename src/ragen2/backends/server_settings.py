@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from ragen2.component import Settings
 
 
 class ServerSettings(Settings):
-    """How a served model is asked; nothing here changes what it answers."""
+    """How a served model is asked; but for `api`, nothing here changes what it answers."""
 
     url: str = Field(
         "",
         description='vLLM server that samples for training with `model.engine = "server"`, as '
         "http://host:8000#NAME",
+    )
+    api: Literal["tokens", "chat"] = Field(
+        "tokens",
+        description="how `eval` asks: `tokens` sends token ids and gets them back with log-probs, `chat` "
+        "sends and gets words, as any server can, and measures no collapse",
     )
     push_folder: str = Field(
         "", description="folder that it can read, for new weights; left out, one of this machine's"

@@ -16,7 +16,9 @@ from ragen2.errors import ModelError, RunError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ragen2.backends.server_settings import ServerSettings
     from ragen2.config import RunConfig
+    from ragen2.policy import TextSampler
     from ragen2.trainer.assess import Verdict
     from ragen2.trainer.loop import Policy
 
@@ -74,29 +76,28 @@ def evaluate(
 
 
 @contextmanager
-def usage_told(policy: Policy, out: Path | None) -> Iterator[None]:
+def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
     """Say what a server took, also when it is interrupted, and how to go on then."""
+    from ragen2.backends.server_chat import ChatServer
     from ragen2.backends.server_policy import ServerPolicy
 
+    served = policy if isinstance(policy, ServerPolicy | ChatServer) else None
     try:
         yield
     except (KeyboardInterrupt, ModelError):
-        if out is not None and isinstance(policy, ServerPolicy):
+        if out is not None and served is not None:
             print(
                 f"stopped; all answers so far are in {out}: the same command goes on from there",
                 file=sys.stderr,
             )
         raise
     finally:
-        if isinstance(policy, ServerPolicy):
-            print(policy.scorer.meter.usage.line(policy.scorer.settings))
+        if served is not None:
+            print(served.usage_line())
 
 
-def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Policy:
-    """The model itself, or the server that has it, whose completions are kept in ``out``.
-
-    The tokenizer of a served model is found by the name it is served under, or by ``model.path``.
-    """
+def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Policy | TextSampler:
+    """The model itself, or the server that has it, whose completions are kept in ``out``."""
     if not model.startswith(("http://", "https://")):
         room = torch_room()
         local = room.open_policy(model, config.model.device, score_tokens=config.model.score_tokens)
@@ -107,8 +108,25 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
     from ragen2.backends.server_journal import JOURNAL_FILE
 
     url, name = server_and_model(model)
-    tokenizer = config.model.path if "path" in config.model.model_fields_set else name
     journal = out / JOURNAL_FILE if out is not None else None
+    if config.server.api == "chat":
+        return _chat_server(url, name, config.server, journal)
+    return _token_server(url, name, config, journal)
+
+
+def _chat_server(
+    url: str, name: str, settings: ServerSettings, journal: Path | None
+) -> TextSampler:
+    from ragen2.backends.server_chat import ChatServer
+    from ragen2.backends.server_journal import Journal
+
+    kept = Journal(journal, name) if journal is not None else None
+    return ChatServer(url, name, settings, kept)
+
+
+def _token_server(url: str, name: str, config: RunConfig, journal: Path | None) -> Policy:
+    """The tokenizer of a served model is found by the name it is served under, or by ``model.path``."""
+    tokenizer = config.model.path if "path" in config.model.model_fields_set else name
     served: Policy = torch_room().open_server(
         url, name, tokenizer, settings=config.server, journal=journal
     )
