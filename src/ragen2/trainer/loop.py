@@ -23,6 +23,7 @@ from ragen2.runs.scores import ScopeScores
 from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import Batch, play_batch
+from ragen2.trainer.card import write_card
 from ragen2.trainer.evaluate import evaluate
 from ragen2.trainer.probe import probe_gradients
 from ragen2.trainer.probe_set import measure_probe
@@ -92,11 +93,12 @@ def train(
 
 
 def checkpoint(config: RunConfig, run: RunDirectory, learner: Learner, state: TrainerState) -> Path:
-    """Save weights, optimiser and trainer state together."""
+    """Save weights, optimiser, trainer state and the model card together."""
 
     def write(folder: Path) -> None:
         learner.save(folder)
         write_state(folder, state)
+        write_card(folder, config, run.records())
 
     keep, protected = config.checkpoints.keep, state.watch.protected
     return save_checkpoint(run.path, state.step, write, keep=keep, protected=protected)
