@@ -40,9 +40,7 @@ class Critic:
     ) -> None:
         self.team = team
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.reader = Reader(
-            self.network.get_decoder(), settings, dtype, team, causal=self.network
-        )
+        self.reader = Reader(self.network.get_decoder(), settings, dtype, team, causal=self.network)
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
         width = int(self.network.config.get_text_config().hidden_size)
