@@ -1,6 +1,6 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
-# make test-peers  sets up verl, TRL, vLLM and Triton in venvs of their own, then runs the tests that need them
+# make test-peers  sets up verl, TRL, vLLM and others in venvs of their own, then runs the tests that need them
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make screenshots   trains small runs and makes the pictures of the report page (needs Chromium)
 # make check   lint, types, import rules and tests: the gate before a push
@@ -36,7 +36,8 @@ learn: $(READY)
 
 # verl and TRL pin other versions than we do. pip backtracks for ever on verl, uv does not; uv looks for
 # local wheels where pip is told to.
-peers: .venv-verl/.ready .venv-verl-vllm/.ready .venv-trl/.ready .venv-vllm/.ready .venv-triton/.ready
+PEERS := verl verl-vllm trl vllm verifiers openenv triton
+peers: $(PEERS:%=.venv-%/.ready)
 
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 .venv-%/.ready: tests/parity/%.txt $(READY)
@@ -89,4 +90,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-verl .venv-verl-vllm .venv-trl .venv-vllm .venv-triton
+	rm -rf $(VENV) $(PEERS:%=.venv-%)

@@ -36,12 +36,17 @@ def run_there(venv: str, *files: str, marked: str = "slow or not slow") -> None:
 
 @pytest.mark.slow
 def test_the_quick_ones():
-    run_there(".venv-verl", "test_agent_loop.py")
+    run_there(".venv-verl", "test_agent_loop.py", "test_rows.py")
 
 
 @pytest.mark.peers
 def test_a_whole_job_with_the_hugging_face_rollout():
     run_there(".venv-verl", "test_hf_job.py")
+
+
+@pytest.mark.peers
+def test_a_whole_job_of_ppo_that_stops_and_goes_on():
+    run_there(".venv-verl", "test_ppo_job.py")
 
 
 @pytest.mark.peers

@@ -9,7 +9,8 @@ from huggingface_hub import ModelCard
 
 from ragen2.config import RunConfig, dump_config
 from ragen2.runs.record import StepRecord
-from ragen2.trainer.card import model_card
+from ragen2.trainer.card import model_card, warmstart_card
+from ragen2.trainer.warmstart import WarmstartConfig
 
 SCOPE = "collapse/first_turn"
 
@@ -87,3 +88,20 @@ def test_what_was_not_measured_is_said() -> None:
     assert "Not evaluated." in text
     assert "Not measured." in text
     assert "model-index" not in text
+
+
+def test_the_card_of_a_warm_start_says_what_was_imitated_and_claims_no_more() -> None:
+    config = WarmstartConfig(steps=7, quality=0.25, model={"path": "Qwen/Qwen2.5-0.5B-Instruct"})
+    text = warmstart_card(config, loss=0.51234)
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["tags"] == ["ragen2", "imitation-learning", "FrozenLake"]
+    assert front["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert ModelCard(text).data.eval_results is None
+    assert "7 steps of supervised learning" in text
+    assert "the expert's move with chance 0.25 and" in text
+    assert "Loss at the last step: 0.5123 nats a token." in text
+    assert "## Success\n\nNot evaluated." in text
+    assert text.split("```toml\n")[1].split("```")[0] == dump_config(config)
+    fresh = warmstart_card(WarmstartConfig(new={}, model=config.model), loss=1.0)
+    assert "base_model" not in fresh
+    assert "from a new model:" in fresh

@@ -15,6 +15,7 @@ from ragen2.algorithms.losses import token_weights, value_loss
 from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
 from ragen2.backends.dist.team import ALONE, Team
+from ragen2.backends.minibatches import even_parts
 from ragen2.backends.optimiser import adamw
 from ragen2.backends.reading import Reader
 from ragen2.backends.saving import disk_errors
@@ -69,7 +70,7 @@ class Critic:
         totals = {"value_loss": 0.0, "critic_grad_norm": 0.0}
         steps = skipped = 0
         for _ in range(self.settings.epochs):
-            for part in _even_parts(len(samples), self.settings.minibatches):
+            for part in even_parts(len(samples), self.settings.minibatches):
                 loss, norm = self._step([samples[i] for i in part], settings)
                 is_usable = math.isfinite(loss) and math.isfinite(norm)
                 if is_usable:
@@ -135,12 +136,6 @@ class Critic:
             rows = self.reader.rows(batch)
         values: torch.Tensor = self.head(rows.float()).squeeze(-1)
         return values
-
-
-def _even_parts(count: int, parts: int) -> list[list[int]]:
-    """Every ``parts``-th sample, so that each part holds members of all groups."""
-    parts = min(parts, count)
-    return [list(range(part, count, parts)) for part in range(parts)]
 
 
 def _explained(samples: Sequence[Sample]) -> dict[str, float]:

@@ -25,6 +25,7 @@ from ragen2.backends.critic import Critic
 from ragen2.backends.dist.team import ALONE, Team, whole_tensor
 from ragen2.backends.logprobs import Trunk
 from ragen2.backends.lora import add_lora, base_of
+from ragen2.backends.minibatches import random_parts
 from ragen2.backends.optimiser import adamw, lr_share
 from ragen2.backends.precision import compute_dtype
 from ragen2.backends.reading import TokenReader
@@ -33,7 +34,6 @@ from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.threads import side_by_side
 from ragen2.errors import RunError
 from ragen2.policy import Gradient
-from ragen2.seeding import stream
 from ragen2.types import FloatArray, Sample, Update
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class TorchLearner:
         num_tokens = sum(int(sample.loss_mask_T.sum()) for sample in samples)
         taken = skipped = 0
         for epoch in range(self.settings.epochs):
-            for part in self._minibatches(len(samples), epoch):
+            for part in random_parts(
+                len(samples), self.settings.minibatches, self.seed, self.num_updates, epoch
+            ):
                 minibatch = [samples[index] for index in part]
                 self._set_lr()
                 found = self._step(minibatch, objective, scale)
@@ -281,13 +283,6 @@ class TorchLearner:
 
     def _load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
         self.network.load_state_dict(state)
-
-    def _minibatches(self, count: int, epoch: int) -> list[list[int]]:
-        if self.settings.minibatches == 1:
-            return [list(range(count))]
-        order = stream(self.seed, "minibatches", self.num_updates, epoch).permutation(count)
-        parts = np.array_split(order, min(self.settings.minibatches, count))
-        return [part.tolist() for part in parts]
 
     def _need_critic(self) -> Critic:
         if self._critic is None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragen2.errors import ConfigError
+from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
+    from ragen2.integrations.verl.translate import Job
 
 
 class Engine(StrEnum):
@@ -123,28 +124,45 @@ def train_on_verl(
         _print(settings)
         return
     RunDirectory.create(path, dump_config(config))
-    _run(config, path, settings, job, 0)
+    _run(config, settings, job)
 
 
 def resume_on_verl(path: Path, cluster: Cluster, *, dry_run: bool) -> None:
-    """Go on from verl's newest checkpoint in the run directory."""
+    """Go on from the newest checkpoint in the run directory, or from the start."""
     from ragen2.config import load_run
+    from ragen2.integrations.verl.publish import newest_step
     from ragen2.runs.store import RunDirectory
 
-    RunDirectory.open(path)
+    run = RunDirectory.open(path)
     config = load_run(path / "run.toml")
-    settings, job = _translated(config, path, cluster)
+    step = newest_step(path)
+    settings, job = _translated(config, path, cluster, step)
     if dry_run:
         _print(settings)
         return
-    newest = path / "verl" / "latest_checkpointed_iteration.txt"
-    step = int(newest.read_text(encoding="utf-8")) if newest.is_file() else 0
+    if step >= config.steps:
+        print(f"{path} is finished: {step} of {config.steps} steps are done")
+        return
+    _refuse_others_checkpoints(path, step)
     if not step:
-        RunDirectory.open(path).rewind(-1)
-    _run(config, path, settings, job, step)
+        run.rewind(-1)
+    _run(config, settings, job)
 
 
-def _translated(config: RunConfig, path: Path, cluster: Cluster) -> tuple[dict[str, Any], Any]:
+def _refuse_others_checkpoints(path: Path, step: int) -> None:
+    """A run of our own loop, or one whose checkpoints of verl are gone, must not start over in silence."""
+    from ragen2.runs.checkpoints import list_checkpoints
+
+    if not step and list_checkpoints(path):
+        raise RunError(
+            f"{path} has checkpoints, but none that verl can go on from; leave --engine verl out if our "
+            "own loop made them, or start a new run with model.path set to one of them"
+        )
+
+
+def _translated(
+    config: RunConfig, path: Path, cluster: Cluster, resume_step: int = 0
+) -> tuple[dict[str, Any], Job]:
     from ragen2.integrations.verl.versions import require_verl
 
     require_verl()
@@ -154,6 +172,7 @@ def _translated(config: RunConfig, path: Path, cluster: Cluster) -> tuple[dict[s
 
     require_loggers(config.logging.to)
     job = describe_job(config, path, cluster.nodes, cluster.gpus_per_node)
+    job = replace(job, resume_step=resume_step)
     decided = translate(config, job)
     asked = dict(map(_assignment, cluster.settings))
     for name in asked.keys() & decided.keys():
@@ -180,12 +199,24 @@ def _print(settings: dict[str, Any]) -> None:
         print(f"{name}={value}")
 
 
-def _run(config: RunConfig, path: Path, settings: dict[str, Any], job: Any, step: int) -> None:
+def _run(config: RunConfig, settings: dict[str, Any], job: Job) -> None:
+    """Train to the end, or to where the run stops by itself; then the report."""
     from ragen2.integrations.verl.job import run_job
     from ragen2.reports.page import write_report
     from ragen2.runs.sessions import record_session
+    from ragen2.runs.store import RunDirectory
 
-    record_session(path, step)
-    run_job(job, settings)
+    path = job.run
+    go_on = f"go on with: ragen2 train --resume {path} --engine verl"
+    record_session(path, job.resume_step)
+    try:
+        run_job(job, settings)
+    except KeyboardInterrupt:
+        print(f"interrupted; {go_on}")
+        raise
     report = write_report([path], path / "report.html")
-    print(f"trained to step {config.steps} in {path}; report: {report}")
+    last = RunDirectory.open(path).records()[-1]
+    if last.step < config.steps:
+        print(f"stopped after step {last.step}: {last.note}; {go_on}; report: {report}")
+    else:
+        print(f"trained to step {last.step} in {path}; report: {report}")

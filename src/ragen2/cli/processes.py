@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 GRACE = 30.0
 """Seconds that processes have to end by themselves after one of them has failed."""
+EXIT_USER = 2
+LIFELINE = "RAGEN2_LIFELINE"
+"""Set in processes whose standard input is a pipe that the launcher holds open, and never writes to."""
 LOOKS = 0.1
 """Seconds between two looks at the processes."""
 
@@ -45,7 +49,7 @@ def lead(config: RunConfig, world: World) -> Iterator[Lead]:
     finally:
         if not crew.is_busy:  # else the others are in the middle of something, or gone
             crew.tell(END)
-            crew.close()
+            crew.leave()
 
 
 def follow_leader(world: World) -> None:
@@ -54,15 +58,21 @@ def follow_leader(world: World) -> None:
     from ragen2.trainer.crew import ToldByLeader, follow
 
     crew = _join(world)
+    from ragen2.backends.dist.crew import LostProcess
+
     for number in (signal.SIGINT, signal.SIGTERM):
         # A wish to stop is the first process's business: all end with it.
         signal.signal(number, signal.SIG_IGN)
-    config = parse_config(RunConfig, tomllib.loads(crew.hear()))
     try:
+        config = parse_config(RunConfig, tomllib.loads(crew.hear()))
         follow(_open_hand(config, crew))
     except ToldByLeader:
         return  # with exit code 0: torchrun would end the first process before it has spoken
-    crew.close()
+    except LostProcess:
+        if LIFELINE in os.environ:  # the launcher sees who is gone, and says it once for all
+            sys.exit(EXIT_USER)
+        raise
+    crew.leave()
 
 
 def resume_line(run: Path, processes: int) -> str:
@@ -82,12 +92,13 @@ def start_processes(words: Sequence[str], count: int, run: Path) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(_threads(count)),
+        LIFELINE: "stdin",
     }
     command = [sys.executable, "-m", "ragen2", "train", *words]
     job = [
         subprocess.Popen(  # noqa: S603 - our own program
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             start_new_session=True,  # a Ctrl-C of the terminal reaches this program alone
         )
@@ -138,6 +149,8 @@ def _is_over(deadline: float | None) -> bool:
 
 
 def _join(world: World) -> Crew:
+    if os.environ.get(LIFELINE):
+        threading.Thread(target=_end_with_launcher, args=(world,), daemon=True).start()
     torch_room()
     from ragen2.backends.dist.crew import join_crew
 
@@ -159,6 +172,20 @@ def _open_hand(config: RunConfig, crew: Crew) -> Hand:
         ),
     )
     return Hand(crew, agent.policy, agent.learner)
+
+
+def _end_with_launcher(world: World) -> None:
+    """End this process when the launcher is gone: even a launcher that is killed closes its pipes.
+
+    At once, as if killed too: nobody is left to wait for the end of a step, and a run directory can be
+    resumed after any moment.
+    """
+    while os.read(0, 1):  # past Python's own buffer, whose lock would be held at a normal end
+        pass
+    if world.leads:
+        with suppress(OSError):  # whoever would have read it may be gone as well
+            os.write(2, b"ragen2: the program that started this job is gone, so it ends\n")
+    os._exit(EXIT_USER)
 
 
 def _threads(count: int) -> int:

@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: how the model was trained, how well it plays, whether it collapsed.
+"""The card of a saved model: how the model was trained, how well it plays, whether it collapsed.
 
 Everything in it is a function of the settings and the records, so that a resumed run writes the same card.
 """
@@ -19,6 +19,7 @@ from ragen2.runs.files import write_atomically
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
     from ragen2.runs.record import StepRecord
+    from ragen2.trainer.warmstart import WarmstartConfig
 
 FILE = "README.md"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -58,16 +59,43 @@ def model_card(config: RunConfig, records: Sequence[StepRecord]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(config: RunConfig, records: Sequence[StepRecord], title: str) -> str:
-    """YAML; a JSON value is a YAML value."""
-    tags = ["ragen2", "reinforcement-learning", config.env.kind, config.algorithm.kind]
+def warmstart_card(config: WarmstartConfig, loss: float) -> str:
+    """The card of a warm start: what it imitated. It has not played, so nothing is said of how well."""
+    kind = config.env.kind
+    title = f"Warm start for {kind}"
+    made_of = "a new model" if config.new is not None else f"`{config.model.path}`"
+    base = None if config.new is not None else config.model.path
+    matter = _matter(["ragen2", "imitation-learning", kind], base)
+    parts = [
+        "\n".join(["---", *matter, "---"]),
+        f"# {title}",
+        f"Made with ragen2 {__version__} from {made_of}: {config.steps} steps of supervised learning on "
+        f"scripted episodes, seed {config.seed}. A turn plays the expert's move with chance "
+        f"{config.quality:g} and describes its own state with chance {config.groundedness:g}.",
+        f"Loss at the last step: {loss:.4f} nats a token.",
+        "## Success\n\nNot evaluated.",
+        "## Collapse\n\nNot measured.",
+        f"## Settings\n\n```toml\n{dump_config(config)}```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _matter(tags: Sequence[str], base: str | None) -> list[str]:
+    """What the hub asks of every model; the model it comes from, if the hub has that."""
     lines = [
         "library_name: transformers",
         "pipeline_tag: text-generation",
-        f"tags: {json.dumps(tags)}",
+        f"tags: {json.dumps(list(tags))}",
     ]
-    if HUB_ID.fullmatch(config.model.path) and not Path(config.model.path).exists():
-        lines.append(f"base_model: {json.dumps(config.model.path)}")
+    if base is not None and HUB_ID.fullmatch(base) and not Path(base).exists():
+        lines.append(f"base_model: {json.dumps(base)}")
+    return lines
+
+
+def _front_matter(config: RunConfig, records: Sequence[StepRecord], title: str) -> str:
+    """YAML; a JSON value is a YAML value."""
+    tags = ["ragen2", "reinforcement-learning", config.env.kind, config.algorithm.kind]
+    lines = _matter(tags, config.model.path)
     evaluated = _measured(records, "eval/success")
     if evaluated:
         result = {

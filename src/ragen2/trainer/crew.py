@@ -48,8 +48,8 @@ class Crew(Protocol):
         """The values of all processes, in their order."""
         ...
 
-    def see_off(self) -> None:
-        """Wait until the others have left."""
+    def leave(self) -> None:
+        """End the job, once all have heard what was said."""
         ...
 
     def guard(self) -> AbstractContextManager[None]:
@@ -142,9 +142,9 @@ def agreed(crew: Crew, make: Callable[[], Item]) -> Item:
     for found in crew.gather(mistake):
         if found is None:
             continue
+        crew.leave()
         if crew.rank:
             raise ToldByLeader(str(found))
-        crew.see_off()
         raise found
     return made[0]
 

@@ -1,4 +1,7 @@
-"""A run in two processes: the results of one, one run directory, and an end that can be gone on from."""
+"""A run in two processes: the results of one, one run directory, and an end that can be gone on from.
+
+Whole runs take a minute or two together, so `make test-peers` has them.
+"""
 
 from __future__ import annotations
 
@@ -108,20 +111,20 @@ def played(run: Path, step: int) -> list[tuple[int, int]]:
     return [(one["seed"], one["luck"]) for one in map(json.loads, lines)]
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_two_processes_train_as_one_does(together: Path, alone: Path) -> None:
     assert_near(together, alone)
     assert_whole_batch(together, alone)
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_only_the_first_process_writes(together: Path, alone: Path) -> None:
     names = sorted(str(path.relative_to(together)) for path in together.rglob("*"))
     assert names == sorted(str(path.relative_to(alone)) for path in alone.rglob("*"))
     assert len((together / "sessions.jsonl").read_text().splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_cut_weights_under_torchrun_train_as_one_process_does(tmp_path: Path, alone: Path) -> None:
     cut = settings('learner.parallel="fsdp2"')
     done = run_python(tmp_path, *TORCHRUN, "-m", "ragen2", "train", *RUN, *cut, "--out", "run")
@@ -138,7 +141,7 @@ def process_of(job: Process, rank: int) -> int:
     raise AssertionError(f"the job has no process {rank}")
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_job_ends_with_a_process_that_is_killed_and_goes_on_exactly(
     rank: int, start: Start, tmp_path: Path, together: Path
@@ -152,10 +155,10 @@ def test_a_job_ends_with_a_process_that_is_killed_and_goes_on_exactly(
     cure = "go on with: ragen2 train --resume run --processes 2"
     lines = told.splitlines()
     if rank:
-        assert f"ragen2: another process of this job of 2 is gone; {cure}" in lines
-        assert lines[-1] == "ragen2: process 1 of 2 was ended by SIGKILL"
+        gone = f"ragen2: another process of this job of 2 is gone; {cure}"
+        assert lines == [gone, "ragen2: process 1 of 2 was ended by SIGKILL"]
     else:
-        assert lines[-1] == f"ragen2: process 0 of 2 was ended by SIGKILL; {cure}"
+        assert lines == [f"ragen2: process 0 of 2 was ended by SIGKILL; {cure}"]
     done = run_program(tmp_path, "train", "--resume", "run", "--processes", "2")
     assert (done.returncode, done.stderr) == (0, "")
     assert records(tmp_path / "run") == records(together)
@@ -164,7 +167,34 @@ def test_a_job_ends_with_a_process_that_is_killed_and_goes_on_exactly(
         assert (tmp_path / "run" / last / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-@pytest.mark.slow
+def is_running(process: int) -> bool:
+    """Whether it is there, and not as a dead one that nobody has buried."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.peers
+def test_a_job_ends_with_a_launcher_that_is_killed(
+    start: Start, tmp_path: Path, together: Path
+) -> None:
+    job = start("train", *RUN, "--processes", "2", "--out", "run")
+    wait_for((tmp_path / "run/checkpoints/step_000001").is_dir, job)
+    processes = [process_of(job, rank) for rank in (0, 1)]
+    assert all(map(is_running, processes))
+    job.kill()
+    _, told = job.communicate(timeout=60)  # until nobody has its end of the pipe any more
+    assert told == "ragen2: the program that started this job is gone, so it ends\n"
+    assert not any(map(is_running, processes))
+    assert len(records(tmp_path / "run")) < len(records(together))
+    done = run_program(tmp_path, "train", "--resume", "run", "--processes", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert records(tmp_path / "run") == records(together)
+
+
+@pytest.mark.peers
 def test_an_interrupt_of_the_job_saves_and_one_process_can_go_on(
     start: Start, tmp_path: Path, alone: Path
 ) -> None:
@@ -206,7 +236,7 @@ def test_the_commands_of_the_page_are_taken(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_mistake_that_all_processes_meet_is_told_once(tmp_path: Path) -> None:
     cut = settings('learner.parallel="fsdp2"', "model.lora_rank=2")
-    done = run_program(tmp_path, "train", "--processes", "2", *RUN, *cut, "--out", "run")
+    done = run_program(tmp_path, "train", "--processes", "3", *RUN, *cut, "--out", "run")
     assert_refused(
         done,
         tmp_path,

@@ -48,7 +48,7 @@ def main(mode: str, folder: Path) -> None:
     both = crew.gather("same")
     if crew.rank == 0:
         print(*both, flush=True)
-    crew.close()
+    crew.leave()
 
 
 def small_model() -> tuple[Any, TemplateTokenizer]:

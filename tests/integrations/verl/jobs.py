@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from ragen2.backends.loading import locate
 from ragen2.backends.opening import open_policy
 from ragen2.config import RunConfig, load_run
 from ragen2.diagnostics import Collapse, Evidence
+from ragen2.policy import Pair
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -27,7 +31,7 @@ SMALL = (
     "rollout.prompts=4",
     "rollout.group_size=4",
     "rollout.max_tokens=48",
-    "learner.minibatches=1",
+    "learner.minibatches=2",
     "learner.lr=3e-4",
     "evaluation.tasks=6",
     "evaluation.every=5",
@@ -44,6 +48,12 @@ def train(run: Path, *overrides: str, workers: int) -> str:
     return ragen2(
         "train", *words, "--engine", "verl", "--gpus-per-node", str(workers), "--out", str(run)
     )
+
+
+def train_here(run: Path, *overrides: str) -> str:
+    """The same by our own loop."""
+    words = [word for one in (*SMALL, *overrides) for word in ("--set", one)]
+    return ragen2("train", *words, "--out", str(run))
 
 
 def ragen2(*words: str) -> str:
@@ -101,8 +111,16 @@ def _measured(config: RunConfig, step: int, groups: list[Group], model: str) -> 
 
 def check_tokens(run: Path, step: int, model: str, *, within: float) -> None:
     """Log-probs that the rollout recorded are those of the weights that it was to use."""
-    from ragen2.policy import Pair
+    assert _mismatch(run, step, model) < within
 
+
+def check_pushes(run: Path, step: int, *, within: float) -> None:
+    """What was recorded at ``step`` is far from the first weights: else staleness would not show."""
+    assert _mismatch(run, step, "ragen2-tiny") > 10 * within
+
+
+def _mismatch(run: Path, step: int, model: str) -> float:
+    """Mean distance between recorded log-probs and those of ``model``."""
     turns = [
         turn for group in groups_at(run, step) for one in group.trajectories for turn in one.turns
     ]
@@ -111,7 +129,21 @@ def check_tokens(run: Path, step: int, model: str, *, within: float) -> None:
     difference = np.concatenate(
         [own - turn.completion.logprobs_T for own, turn in zip(found, turns, strict=True)]
     )
-    assert np.abs(difference).mean() < within
+    return float(np.abs(difference).mean())
+
+
+def far_apart(one: str, other: str) -> float:
+    """Mean distance between the weights of two models."""
+    first, second = (_weights(model) for model in (one, other))
+    assert first.keys() == second.keys()
+    whole = torch.cat([(first[name] - second[name]).abs().flatten() for name in first])
+    return float(whole.mean())
+
+
+def _weights(model: str) -> dict[str, torch.Tensor]:
+    opened = AutoModelForCausalLM.from_pretrained(locate(model).source)
+    assert {weight.dtype for weight in opened.parameters()} == {torch.float32}
+    return {name: weight.detach() for name, weight in opened.named_parameters()}
 
 
 def weights_at(run: Path, step: int) -> str:

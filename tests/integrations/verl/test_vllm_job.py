@@ -8,6 +8,7 @@ import pytest
 from jobs import (
     check_filter,
     check_information,
+    check_pushes,
     check_tokens,
     ragen2,
     records_of,
@@ -16,8 +17,6 @@ from jobs import (
 )
 
 pytestmark = pytest.mark.slow
-BFLOAT16 = 0.03
-"""How far vLLM's log-probs may be from float32 on average: it samples in bfloat16."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,11 @@ def test_information_is_that_of_our_own_scorer(run, step, before):
 @pytest.mark.parametrize(("step", "before"), [(1, None), (3, 2), (5, 4)])
 def test_rollouts_come_from_the_newest_weights(run, step, before):
     model = weights_at(run, before) if before else "ragen2-tiny"
-    check_tokens(run, step, model, within=BFLOAT16)
+    check_tokens(run, step, model, within=1e-4)
+
+
+def test_staleness_would_show(run):
+    check_pushes(run, 5, within=1e-4)
 
 
 def test_report_opens_it_and_its_checkpoint_plays(run, tmp_path):

@@ -56,10 +56,15 @@ class Crew:
             distributed.all_gather_object(found, value, group=self._talk)
         return found
 
-    def see_off(self) -> None:
-        """Wait until another process has left: who leaves first cuts off those that still listen."""
+    def leave(self) -> None:
+        """End the job, all together: who leaves first cuts off those that still listen.
+
+        To have met the others here, or to find one of them gone, is to know that all have heard what
+        was said before.
+        """
         with suppress(LostProcess):
             self.gather(None)
+        distributed.destroy_process_group()
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -72,10 +77,6 @@ class Crew:
             self.is_busy = True
             whose = "another process" if self.rank == 0 else "process 0"
             raise LostProcess(f"{whose} of this job of {self.size} is gone") from error
-
-    def close(self) -> None:
-        """Leave the job."""
-        distributed.destroy_process_group()
 
     def take_device(self, device: str) -> None:
         """Where GPUs are used, each process has one of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +30,8 @@ EPISODE = "ragen2_episode"
 """Extra field of a row: the whole episode as a line of a rollout file."""
 REASONING = "ragen2_reasoning_spans"
 """Extra field of a row: half-open ranges of its response that are reasoning, one a turn."""
+# It would say before every episode that verl knows no way to go on with such a model's tokens; ours does.
+logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
 _THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="episode")
 """Episodes wait in them for tokens; they are made as they are needed."""
 

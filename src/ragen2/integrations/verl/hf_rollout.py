@@ -20,6 +20,7 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.loading import open_model
+from ragen2.backends.settings import Precision
 from ragen2.errors import ModelError
 from ragen2.integrations.verl.sampling import KEY
 from ragen2.integrations.verl.translate import HF_ROLLOUT
@@ -32,10 +33,10 @@ GATHER_SECONDS = 0.02
 class HFServer:
     """One model that samples for many episodes at once."""
 
-    def __init__(self, model: str, device: str) -> None:
+    def __init__(self, model: str, device: str, precision: Precision) -> None:
         torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
         network, tokenizer = open_model(model, device=device)
-        self.policy = HFPolicy(network, tokenizer, precision="float32")
+        self.policy = HFPolicy(network, tokenizer, precision=precision)
         self.version: int | None = None
         self._waiting: list[tuple[Request, SamplingParams, asyncio.Future[TokenOutput]]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -144,7 +145,8 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]  # verl has no types here
         """Start the actor; it is found by its name."""
         name = _actor_name(self.replica_rank)
         options = {"name": name, "num_cpus": 1, "max_concurrency": self.max_concurrency}
-        server = ray.remote(HFServer).options(**options).remote(self.model_config.path, "cpu")
+        made = ray.remote(HFServer).options(**options)
+        server = made.remote(self.model_config.path, "cpu", self.config.dtype)
         await server.ready.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ragen2.backends.hf import DEFAULT_CONTEXT
 from ragen2.backends.loading import locate, pick_device
 from ragen2.config import RunConfig
-from ragen2.errors import ModelError
+from ragen2.errors import ModelError, RagenError, RunError
 from ragen2.integrations.verl.plugin_names import DEVICE, PLUGIN
 from ragen2.integrations.verl.translate import Job
 from ragen2.integrations.verl.versions import require_verl
@@ -38,6 +39,7 @@ def describe_job(config: RunConfig, run: Path, nodes: int, workers: int | None) 
         device="cuda" if device == "cuda" else "cpu",
         nodes=nodes,
         workers=workers or num_devices(device),
+        joins_cluster=bool(os.environ.get("RAY_ADDRESS")),
     )
 
 
@@ -54,29 +56,51 @@ def processes(job: Job) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
         "VERL_USE_EXTERNAL_PLUGINS": "none",  # the line above loads it, and says so when it cannot
         "TOKENIZERS_PARALLELISM": "false",
+        # Each process would list the engines that are not installed.
+        "PYTHONWARNINGS": "ignore::UserWarning:verl.workers.engine",
+        DEVICE: job.device,
     }
     if job.device == "cuda":
         return common
     return {
         **common,
-        DEVICE: "cpu",
         # verl lists its FSDP engine for GPUs only; nothing in it asks for one.
         "VERL_ENGINE_DEVICE": "cuda",
         "VERL_ENGINE_VENDOR": "nvidia",
+        "TQ_LOGGING_LEVEL": "ERROR",  # it counts cores, process by process
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
 
 
 def run_job(job: Job, settings: Mapping[str, Any]) -> None:
-    """Train to the end; an error in any of verl's processes ends all of them."""
+    """Train to the end; an error in any of verl's processes ends all of them, in one line."""
     require_verl()
     os.environ.update(processes(job))
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.workers\.engine$")
+    from ray.exceptions import RayError
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
     config = compose(settings)
     config.ray_kwargs.ray_init.runtime_env.env_vars = processes(job)
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    try:
+        run_ppo(config, task_runner_class=TaskRunnerV1)
+    except RayError as error:
+        raise plain_error(error) from error
+
+
+def plain_error(error: Exception) -> RagenError:
+    """What went wrong inside a job, without the way it came to us: that is in the log above."""
+    cause: Any = error
+    while (deeper := getattr(cause, "cause", None)) is not None:
+        cause = deeper
+    if isinstance(cause, RagenError):
+        return cause
+    told = (str(cause).strip() or "no word").splitlines()[0]
+    return RunError(
+        f"verl's job failed with {type(cause).__name__}: {told}; its log has the rest, and the run can "
+        "be resumed"
+    )
 
 
 def compose(settings: Mapping[str, Any]) -> Any:

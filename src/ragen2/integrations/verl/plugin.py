@@ -1,6 +1,7 @@
 """What verl loads in each of its processes: entry point ``ragen2`` of its group ``verl.plugins``.
 
-It makes our trainer, agent loop and rollout known by name, and the CPU platform where it is asked for.
+It makes our trainer, agent loop and rollout known by name. In a job of ``ragen2 train --engine verl`` it also
+opens critics our way and, without a GPU, brings a platform for processors.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ def load() -> None:
     except DependencyError as error:
         logger.warning("%s", error)
         return
-    if os.environ.get(DEVICE) == "cpu":
+    device = os.environ.get(DEVICE)
+    if device == "cpu":
         from ragen2.integrations.verl import cpu
 
         cpu.install()
+    if device:
+        from ragen2.integrations.verl import critic
+
+        critic.install("sdpa" if device == "cpu" else "flash_attention_2")
     # Each of them registers itself: any may be the module whose import brought verl, and be half done.
     from ragen2.integrations.verl import agent_loop, hf_rollout, trainer  # noqa: F401
 

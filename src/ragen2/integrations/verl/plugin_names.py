@@ -2,4 +2,4 @@
 
 PLUGIN = "ragen2.integrations.verl.plugin"
 DEVICE = "RAGEN2_VERL_DEVICE"
-"""Environment variable; ``cpu`` makes verl run on processors."""
+"""Environment variable of our own jobs, ``cuda`` or ``cpu``: other jobs of verl are left as they are."""

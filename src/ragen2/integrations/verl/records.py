@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,18 +11,18 @@ from pathlib import Path
 from ragen2.config import RunConfig
 from ragen2.diagnostics import Collapse, Diagnostic, Evidence, regime
 from ragen2.diagnostics.collapse import PROBE, judged_scope
-from ragen2.diagnostics.filter_watch import filter_metrics
 from ragen2.diagnostics.reward import reward_spread
 from ragen2.policy import Scorer
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import ScopeScores
 from ragen2.runs.store import RunDirectory
+from ragen2.trainer.batch import Batch, select_groups
 from ragen2.trainer.evaluate import evaluation_metrics
-from ragen2.trainer.loop import next_emas
+from ragen2.trainer.loop import COVERAGE_STEPS, batch_metrics, diet_of, next_emas, split_finite
 from ragen2.trainer.probe_set import probe_traces
 from ragen2.trainer.replay import EnvReplayer
-from ragen2.trainer.state import TrainerState, read_state
+from ragen2.trainer.state import Diet, TrainerState, read_state
 from ragen2.trainer.stops import watch_stops
 from ragen2.trainer.watchdog import Answer, answer, follow, warning_metrics
 from ragen2.types import Group, Selection
@@ -36,6 +35,8 @@ UPDATE_NAMES = {
     "actor/entropy": "update/entropy",
     "actor/kl_loss": "update/kl",
     "actor/pg_clipfrac": "update/clip_fraction",
+    "critic/vf_loss": "update/value_loss",
+    "critic/grad_norm": "update/critic_grad_norm",
 }
 """verl's names of what we record under ours."""
 
@@ -44,6 +45,7 @@ UPDATE_NAMES = {
 class _OpenStep:
     groups: Sequence[Group] = ()
     selection: Selection | None = None
+    recent: tuple[Diet, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -57,6 +59,8 @@ class RunLog:
         self.config = config
         self.run = RunDirectory.open(path)
         self.state = TrainerState(step=0)
+        self.num_updates = 0
+        """Optimiser steps of the policy so far."""
         self._open = _OpenStep()
 
     def resume(self, step: int) -> None:
@@ -64,6 +68,8 @@ class RunLog:
         state = read_state(checkpoint_folder(self.run.path, step))
         self.state = state.model_copy(update={"stopped": ""})
         self.run.rewind(step)
+        steps = [record.metrics.get("update/steps", 0.0) for record in self.run.records()]
+        self.num_updates = int(sum(steps))
 
     def rolled_out(self, step: int, groups: Sequence[Group], scorer: Scorer) -> Selection:
         """Measure the whole batch, then say what is updated on."""
@@ -75,9 +81,21 @@ class RunLog:
             self._measure([one for one in due if one.needs_scorer], evidence)
         with self._timed("diagnose"):
             self._measure([one for one in due if not one.needs_scorer], evidence)
-        opened.selection = config.filter.select(groups)
-        opened.metrics |= filter_metrics(opened.selection, groups)
-        return opened.selection
+        batch = Batch(list(groups), select_groups(config, groups), 1)
+        opened.selection = batch.selection
+        opened.recent = (*self.state.recent, diet_of(batch))[-COVERAGE_STEPS:]
+        opened.metrics |= batch_metrics(batch, opened.recent)
+        opened.metrics |= {"update/steps": 0.0, "update/tokens": 0.0}
+        return batch.selection
+
+    def credited(self, metrics: Mapping[str, float]) -> None:
+        """Credit was given; what was measured on the way, by our names."""
+        self._open.metrics |= {f"update/{name}": value for name, value in metrics.items()}
+
+    def updated(self, steps: int, tokens: int) -> None:
+        """The policy was updated, in so many optimiser steps, on so many written tokens."""
+        self.num_updates += steps
+        self._open.metrics |= {"update/steps": float(steps), "update/tokens": float(tokens)}
 
     def evaluated(
         self, step: int, groups: Sequence[Group], probes: Sequence[Group], scorer: Scorer
@@ -94,6 +112,13 @@ class RunLog:
         self._open.metrics |= found
         return found
 
+    def close_first(self) -> None:
+        """Write the record of the evaluation before training."""
+        finite, broken = split_finite(self._open.metrics)
+        self.state = TrainerState(step=0, ema=next_emas({}, finite))
+        self._write(0, finite, broken, [], {})
+        self._open = _OpenStep()
+
     def close(self, step: int, verl: Mapping[str, float], seconds: Mapping[str, float]) -> Answer:
         """Write the record of ``step``; the answer says what its alarm and its stops ask for."""
         opened, config, before = self._open, self.config, self.state
@@ -101,12 +126,7 @@ class RunLog:
         judged = self._judged()
         watch = follow(config.warning, before.watch, judged)
         opened.metrics |= warning_metrics(config.warning, watch, measured=bool(judged))
-        finite = {name: value for name, value in opened.metrics.items() if math.isfinite(value)}
-        broken = {
-            name: f"not finite: {value}"
-            for name, value in opened.metrics.items()
-            if name not in finite
-        }
+        finite, broken = split_finite(opened.metrics)
         rewards = [group.rewards_G for group in opened.groups]
         watched = {**finite, **({"reward/std": reward_spread(rewards)["std"]} if rewards else {})}
         stops, stopped = watch_stops(config.stops, before.stops, watched)
@@ -119,6 +139,7 @@ class RunLog:
                 "watch": watch,
                 "stops": stops,
                 "stopped": stopped,
+                "recent": opened.recent or before.recent,
             }
         )
         response = answer(config.warning, before.watch, watch, step=step, run=self.run.path)

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from ragen2.algorithms.base import GroupAlgorithm
+from ragen2.algorithms import PPO, Algorithm
+from ragen2.backends.settings import ModelSettings
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
-
-ESTIMATORS = {"grpo": "grpo", "dr_grpo": "grpo", "dapo": "grpo", "rloo": "rloo"}
-"""verl's advantage estimator of each algorithm that has one."""
 
 
 def refuse_untranslatable(config: RunConfig) -> None:
     """Raise with one line for every setting that has no counterpart."""
-    found = [*_of_algorithm(config), *_of_learner(config), *_of_the_rest(config)]
+    found = [
+        *_of_algorithm(config),
+        *_of_learner(config),
+        *_of_model(config),
+        *_of_the_rest(config),
+    ]
     if found:
         raise ConfigError("\n".join(f"--engine verl: {line}" for line in found))
 
 
 def _of_algorithm(config: RunConfig) -> list[str]:
-    algorithm = config.algorithm
-    if not isinstance(algorithm, GroupAlgorithm) or algorithm.kind not in ESTIMATORS:
-        known = ", ".join(ESTIMATORS)
-        return [
-            f"algorithm.kind is {algorithm.kind!r}, which has no translation; use one of {known}"
-        ]
-    found = []
-    if algorithm.credit_to != "trajectory":
-        found.append(
-            f"algorithm.credit_to is {algorithm.credit_to!r}, but verl's group estimators give one "
-            "advantage a trajectory; use trajectory"
-        )
-    if algorithm.overlong_buffer:
-        found.append(
-            f"algorithm.overlong_buffer is {algorithm.overlong_buffer}, but verl knows no punishment "
-            "by turn; set it to 0"
-        )
+    algorithm, found = config.algorithm, []
     has_other_terms = algorithm.needs_reference or algorithm.entropy_coefficient > 0.0
     if config.loss_scale != "none" and has_other_terms:
         found.append(
             f"loss_scale is {config.loss_scale!r}, which reaches verl's loss through the advantages, "
             "and KL or entropy terms would miss it; use none"
+        )
+    needs_workers = isinstance(algorithm, PPO) or algorithm.needs_reference_in_reward
+    if config.filter.kind == "trajectory" and needs_workers:
+        found.append(
+            "filter.kind is 'trajectory', which leaves members out before verl's critic and reference "
+            "see them, but credit would need their values or KL; use a filter of prompts"
+        )
+    own = type(algorithm).loss, type(algorithm).token_weights
+    if own != (Algorithm.loss, Algorithm.token_weights):
+        found.append(
+            f"algorithm.kind is {algorithm.kind!r}, whose loss is its own, but verl's workers compute "
+            "the clipped one; use an algorithm that differs in its credit"
         )
     return found
 
@@ -54,8 +53,20 @@ def _of_learner(config: RunConfig) -> list[str]:
             f"learner.warmup_steps and learner.schedule count optimiser steps, of which a step has "
             f"{per_step} here; verl moves the learning rate once a step: use constant without warm-up"
         )
-    if config.model.lora_rank:
-        found.append(f"model.lora_rank is {config.model.lora_rank}; only whole models, use 0")
+    return found
+
+
+def _of_model(config: RunConfig) -> list[str]:
+    model, found = config.model, []
+    if model.lora_rank:
+        found.append(f"model.lora_rank is {model.lora_rank}; only whole models, use 0")
+    if model.engine == "server":
+        found.append('model.engine is "server", but verl starts its own; use auto, which is vLLM')
+    if model.engine_memory != ModelSettings().engine_memory:
+        found.append(
+            f"model.engine_memory is {model.engine_memory:g}, which is for vLLM in our own process; "
+            "leave it out and say --engine-set actor_rollout_ref.rollout.gpu_memory_utilization=0.5"
+        )
     return found
 
 
@@ -69,15 +80,6 @@ def _of_the_rest(config: RunConfig) -> list[str]:
     if rollout.resample_rounds:
         found.append(
             f"rollout.resample_rounds is {rollout.resample_rounds}, but a step plays once; use 0"
-        )
-    if config.filter.kind == "trajectory":
-        found.append(
-            "filter.kind is 'trajectory', but verl gives credit within the members that are left; "
-            "use a filter of prompts"
-        )
-    if config.filter.noise_replays:
-        found.append(
-            f"filter.noise_replays is {config.filter.noise_replays}; replays are not made, use 0"
         )
     if config.probe.every:
         found.append(

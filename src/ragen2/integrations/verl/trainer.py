@@ -5,7 +5,6 @@ Rows that the filter drops leave verl's queue before old log-probs, reference an
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,31 @@ from uuid import uuid4
 
 import numpy as np
 import transfer_queue as tq
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
+from ragen2.backends.minibatches import even_parts, random_parts
 from ragen2.errors import ConfigError, RunError
-from ragen2.integrations.verl.agent_loop import EPISODE
+from ragen2.integrations.verl.credit import credit
+from ragen2.integrations.verl.layout import laid_out
+from ragen2.integrations.verl.publish import publish
 from ragen2.integrations.verl.records import RunLog
+from ragen2.integrations.verl.rows import (
+    Chosen,
+    only,
+    prompt_of,
+    read_groups,
+    read_written,
+    reordered,
+    write_credit,
+)
 from ragen2.integrations.verl.scorer import ActorScorer
 from ragen2.integrations.verl.tasks import PROBE, run_at
 from ragen2.integrations.verl.translate import AGENT
-from ragen2.runs.checkpoints import save_checkpoint
-from ragen2.runs.trajectories import groups_of
-from ragen2.trainer.state import write_state
-from ragen2.trainer.watchdog import mark_checkpoint
-from ragen2.types import Group, Selection
+from ragen2.types import Group
 
 
 class _NothingKeptError(Exception):
@@ -61,10 +67,10 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         path = Path(config.ragen2.run)
         self.settings = run_at(str(path / "run.toml"))
         self.log = RunLog(self.settings, path)
-        self._selected: dict[str, float] = {}
+        self._chosen: Chosen | None = None
+        """What the step under way updates on; None when it is nothing."""
         self._saved_step: int | None = None
         self._bad_updates = 0
-        self._has_updated = False
         self._num_rows = 0
         super().__init__(config)
 
@@ -76,6 +82,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         super()._load_checkpoint()
         if self.global_steps:
             self.log.resume(self.global_steps)
+            self.config.trainer.val_before_train = False  # it was, when this step was done
 
     def fit(self, agent_loop_manager: Any) -> None:
         """As verl, but a run may end before its last step."""
@@ -91,50 +98,30 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             raise _EndedError
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: Any, sample_batch_size: int) -> Any:
-        self._has_updated = True
+        self._chosen = None
         try:
             return super()._step_once(metrics, timing_raw, sample_batch_size)
         except _NothingKeptError as error:
-            self._has_updated = False
             return error.batch
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **words: Any) -> Any:
         """The first thing verl does with a played batch: before it, keep what the filter keeps."""
-        keys_of, groups = _groups(batch)
+        keys, groups = read_groups(batch)
         self._refuse_lost(groups)
-        selection = self.log.rolled_out(self.global_steps, groups, self._scorer())
-        kept = self._kept_keys(selection, groups, keys_of)
-        rows = [row for row, key in enumerate(batch.keys) if key in kept]
-        if not rows:
-            raise _NothingKeptError(batch)
-        dropped = [key for key in batch.keys if key not in kept]
-        if dropped:
-            tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
-        left = KVBatchMeta(
-            keys=[batch.keys[row] for row in rows],
-            tags=[batch.tags[row] for row in rows],
-            partition_id=batch.partition_id,
-            fields=batch.fields,
-            extra_info=batch.extra_info,
+        chosen = Chosen(
+            groups, keys, self.log.rolled_out(self.global_steps, groups, self._scorer())
         )
-        self._num_rows = len(rows)
-        return super()._balance_batch(left, metrics, **words)
+        if not chosen.flat_keys:
+            raise _NothingKeptError(batch)
+        self._chosen = chosen
+        self._num_rows = len(chosen.flat_keys)
+        return super()._balance_batch(only(batch, set(chosen.flat_keys)), metrics, **words)
 
-    def _kept_keys(
-        self, selection: Selection, groups: list[Group], keys_of: list[list[str]]
-    ) -> set[str]:
-        """Keys of the kept groups; what their advantages are multiplied by is remembered."""
-        ratio = selection.kept_ratio
-        scale = {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[
-            self.settings.loss_scale
-        ]
-        kept = [keys for keys, is_kept in zip(keys_of, selection.kept_P, strict=True) if is_kept]
-        self._selected = {
-            key: scale * float(weight)
-            for keys, weight in zip(kept, selection.kept_weights, strict=True)
-            for key in keys
-        }
-        return set(self._selected)
+    @property
+    def _kept(self) -> Chosen:
+        if self._chosen is None:
+            raise AssertionError("only a step that keeps something comes here")
+        return self._chosen
 
     def _refuse_lost(self, groups: list[Group]) -> None:
         """An episode that failed inside verl must not thin out a group in silence."""
@@ -147,42 +134,79 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             )
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        return int(dp_size) * self.settings.learner.minibatches
+        return int(dp_size) * self._num_minibatches
+
+    @property
+    def _num_minibatches(self) -> int:
+        return min(self.settings.learner.minibatches, self._num_rows)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """As verl, for what else it measures here; then advantages are those of the run's algorithm."""
+        chosen = self._kept
+        rows, keys = chosen.kept_keys(), chosen.flat_keys
+        read = read_written(keys, batch.partition_id)
         batch = super()._compute_advantage(batch, metrics)
-        weights = [self._selected.get(key, 1.0) for key in batch.keys]
-        if any(weight != 1.0 for weight in weights):
-            where = {"keys": batch.keys, "partition_id": batch.partition_id}
-            data = tq.kv_batch_get(**where, select_fields=["advantages"])
-            rows = zip(data["advantages"].unbind(), weights, strict=True)
-            weighed = [{"advantages": row * weight} for row, weight in rows]
-            tq.kv_batch_put(**where, fields=tu.list_of_dict_to_tensordict(weighed))
+        readings = [[read[key].reading if key else None for key in row] for row in rows]
+        found = credit(self.settings, chosen.selection, chosen.groups, readings)
+        credits = [
+            one
+            for row, members in zip(rows, found.members, strict=True)
+            for key, one in zip(row, members, strict=True)
+            if key is not None
+        ]
+        self.log.credited(found.metrics)
+        write_credit(keys, batch.partition_id, read, credits)
+        return batch
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """See ``_update_actor``."""
+        learner, role = self.settings.learner, self.config.critic
+        parts = even_parts(self._num_rows, learner.minibatches)
+        cut = self._cut(batch, parts, role, epochs=learner.epochs)
+        output = self.critic_wg.train_mini_batch(cut).get()
+        metrics.update(_told(output, "critic"))
         return batch
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """As verl, with mini-batches that share what was kept instead of having a fixed size."""
+        """As verl, with the mini-batches of our own learner: they share what was kept."""
         learner, actor = self.settings.learner, self.config.actor_rollout_ref.actor
-        batch.extra_info.update(
-            {
+        done = self.log.num_updates
+        found = []
+        for epoch in range(learner.epochs):
+            before = done + epoch * self._num_minibatches
+            parts = random_parts(
+                self._num_rows, learner.minibatches, self.settings.seed, before, epoch
+            )
+            cut = self._cut(batch, parts, actor, epochs=1)
+            cut.extra_info |= {
                 "calculate_entropy": actor.calculate_entropy or actor.entropy_coeff != 0.0,
                 "distillation_use_topk": False,
                 "distillation_only": False,
-                # What means over sequences divide by: padding does not count.
-                "global_batch_size": self._num_rows / learner.minibatches,
-                "mini_batch_size": len(batch) // learner.minibatches,
-                "epochs": learner.epochs,
-                "seed": actor.data_loader_seed,
-                "dataloader_kwargs": {"shuffle": actor.shuffle},
-                "temperature": self.settings.rollout.temperature,
             }
-        )
-        output = self.actor_rollout_wg.update_actor(batch)
-        found = rename_dict(output["metrics"], "actor/")
-        found["perf/mfu/actor"] = found.pop("actor/mfu")
-        metrics.update(reduce_metrics(found))
+            found.append(_told(self.actor_rollout_wg.update_actor(cut), "actor"))
+        metrics.update({name: float(np.mean([one[name] for one in found])) for name in found[0]})
         self._count_bad(metrics)
+        self.log.updated(learner.epochs * self._num_minibatches, self._kept.kept_tokens())
         return batch
+
+    def _cut(self, batch: Any, parts: list[list[int]], role: Any, *, epochs: int) -> Any:
+        """The batch in an order from which verl cuts these mini-batches for one network."""
+        place = {key: row for row, key in enumerate(batch.keys)}
+        kept = [place[key] for key in self._kept.flat_keys]
+        padding = sorted(set(place.values()) - set(kept))
+        lengths = [int(tag["seq_len"]) for tag in batch.tags]
+        rows = [[kept[one] for one in part] for part in parts]
+        cut = reordered(batch, laid_out(rows, lengths, padding, self._num_ranks))
+        cut.extra_info |= {
+            # What means over sequences divide by: padding does not count.
+            "global_batch_size": self._num_rows / len(parts),
+            "mini_batch_size": len(cut) // len(parts),
+            "epochs": epochs,
+            "seed": role.data_loader_seed,
+            "dataloader_kwargs": {"shuffle": False},
+            "temperature": self.settings.rollout.temperature,
+        }
+        return cut
 
     def _count_bad(self, metrics: dict[str, Any]) -> None:
         most = self.settings.learner.max_bad_updates
@@ -206,7 +230,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         found = self.log.evaluated(self.global_steps, held_out, probes, self._scorer())
         self.checkpoint_manager.update_weights(self.global_steps)
         if self.global_steps == 0:
-            self.log.close(0, {}, {})
+            self.log.close_first()
         return found
 
     def _play_held_out(self, rows: dict[str, Any]) -> dict[str, list[Group]]:
@@ -221,7 +245,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         done, _ = self.replay_buffer.sample(
             global_steps=self.global_steps, partition_id="val", batch_size=len(names)
         )
-        keys_of, groups = _groups(done)
+        keys_of, groups = read_groups(done)
         tq.kv_clear(keys=done.keys, partition_id=done.partition_id)
         expected = sum(int(plays) for plays in rows["__rollout_n__"])
         if len(done.keys) != expected:
@@ -231,7 +255,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             )
         found: dict[str, list[Group]] = defaultdict(list)
         for keys, group in zip(keys_of, groups, strict=True):
-            found[part_of[_prompt_of(keys[0])]].append(group)
+            found[part_of[prompt_of(keys[0])]].append(group)
         return found
 
     def _save_checkpoint(self) -> None:
@@ -242,7 +266,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         self, batch: Any, metrics: Any, timing_raw: Any, global_steps: int, epoch: int
     ) -> None:
         """The last that verl does with a step before it logs it."""
-        if self._has_updated:
+        if self._chosen is not None:
             super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         metrics.update(self.log.measured)
         seconds = {name: float(value) for name, value in timing_raw.items()}
@@ -251,51 +275,26 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         if self._saved_step != global_steps and (is_last or response.saves):
             self._save_checkpoint()
         if self._saved_step == global_steps:
-            self._publish_checkpoint(global_steps)
+            publish(self.settings, self.log, global_steps)
         if response.stops and not self.log.state.stopped:
             state = self.log.state
             self.log.state = state.model_copy(update={"stopped": state.watch.warning.reason})
 
-    def _publish_checkpoint(self, step: int) -> None:
-        """The Hugging Face folder of verl as a checkpoint of the run, with our state beside."""
-        settings, log = self.settings, self.log
-        watch = mark_checkpoint(settings.warning, log.state.watch, step)
-        log.state = log.state.model_copy(update={"watch": watch})
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{step}"
-
-        def write(into: Path) -> None:
-            shutil.copytree(folder / "actor" / "huggingface", into, dirs_exist_ok=True)
-            write_state(into, log.state)
-
-        save_checkpoint(
-            log.run.path,
-            step,
-            write,
-            keep=settings.checkpoints.keep,
-            protected=log.state.watch.protected,
-        )
-
     def _scorer(self) -> ActorScorer:
+        context = self.config.actor_rollout_ref.rollout.max_model_len
+        return ActorScorer(self.actor_rollout_wg, self._num_ranks, context)
+
+    @property
+    def _num_ranks(self) -> int:
+        """How many parts verl cuts a batch into."""
         workers = self.actor_rollout_wg
         if "actor" not in workers._dispatch_info:
             workers._dispatch_info["actor"] = workers._query_dispatch_info("actor")
-        ranks = max(workers._dispatch_info["actor"]) + 1
-        return ActorScorer(workers, ranks, self.config.actor_rollout_ref.rollout.max_model_len)
+        return int(max(workers._dispatch_info["actor"])) + 1
 
 
-def _groups(batch: Any) -> tuple[list[list[str]], list[Group]]:
-    """The episodes of a batch by prompt, in the order of its dataset, with the keys of their rows."""
-    data = tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=["index", "extra_fields"]
-    )
-    indices, extras = list(data["index"]), list(data["extra_fields"])
-    members: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
-    for key, index, extra in zip(batch.keys, indices, extras, strict=True):
-        members[int(index)].append((int(key.rsplit("_", 2)[1]), key, extra[EPISODE]))
-    ordered = [sorted(members[index]) for index in sorted(members)]
-    groups = [groups_of([line for _, _, line in rows])[0] for rows in ordered]
-    return [[key for _, key, _ in rows] for rows in ordered], groups
-
-
-def _prompt_of(key: str) -> str:
-    return key.rsplit("_", 2)[0]
+def _told(output: Any, role: str) -> dict[str, float]:
+    """What an update measured, by verl's names."""
+    found = rename_dict(output["metrics"], f"{role}/")
+    found[f"perf/mfu/{role}"] = found.pop(f"{role}/mfu")
+    return {name: float(value) for name, value in reduce_metrics(found).items()}

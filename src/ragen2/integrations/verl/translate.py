@@ -6,19 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ragen2.algorithms.base import GroupAlgorithm
+from ragen2.algorithms import PPO
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
-from ragen2.integrations.verl.refusals import ESTIMATORS, refuse_untranslatable
+from ragen2.integrations.verl.refusals import refuse_untranslatable
 
 AGENT = "ragen2"
 """Name of our trainer and our agent loop inside verl."""
 HF_ROLLOUT = "ragen2_hf"
 """Name of our plain Hugging Face rollout inside verl."""
+VLLM_WORKER = "ragen2.integrations.verl.vllm_worker.PackedWeights"
+"""What takes new weights inside vLLM on processors."""
+CHECKPOINTS = "verl"
+"""Folder of verl's own checkpoints inside the run directory."""
 HELD_OUT = "#held-out"
 """Follows the run file's name where the held-out tasks are meant."""
 NEVER_CLIPPED = 1e9
-"""A dual clip that no ratio reaches: verl clamps log-ratios at 20, and exp(20) is below this."""
+"""A clip that nothing reaches: verl clamps log-ratios at 20, and exp(20) is below this."""
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Tokens in memory at once where the run file leaves the choice, as in our own learner."""
 
@@ -36,6 +40,10 @@ class Job:
     nodes: int = 1
     workers: int = 1
     """GPUs of each node; on a CPU, training processes."""
+    joins_cluster: bool = False
+    """Whether Ray runs already; otherwise the job starts its own."""
+    resume_step: int = 0
+    """Step whose checkpoint the job goes on from; 0 starts anew."""
 
 
 def translate(config: RunConfig, job: Job) -> dict[str, Any]:
@@ -51,6 +59,7 @@ def translate(config: RunConfig, job: Job) -> dict[str, Any]:
         **_model(config, job),
         **_actor(config, job),
         **_algorithm(config),
+        **_critic(config, job),
         **_rollout(config, job),
         **_trainer(config, job),
     }
@@ -75,10 +84,9 @@ def _data(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _model(config: RunConfig, job: Job) -> dict[str, Any]:
+def _model(config: RunConfig, job: Job, name: str = "actor_rollout_ref.model") -> dict[str, Any]:
     checkpointing = config.learner.gradient_checkpointing
     on_gpu = job.device == "cuda"
-    name = "actor_rollout_ref.model"
     return {
         f"{name}.path": str(job.model),
         f"{name}.enable_gradient_checkpointing": on_gpu
@@ -89,25 +97,28 @@ def _model(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _actor(config: RunConfig, job: Job) -> dict[str, Any]:
-    learner = config.learner
-    micro_tokens = learner.micro_tokens or MICRO_TOKENS[job.device]
-    is_low = config.model.precision == "bfloat16" or (
-        config.model.precision == "auto" and job.device == "cuda"
-    )
-    name = "actor_rollout_ref.actor"
+def _engine(config: RunConfig, job: Job, name: str) -> dict[str, Any]:
+    """How one network is laid over the workers, and computed."""
     return {
         f"{name}.strategy": "fsdp2",
-        f"{name}.fsdp_config.strategy": "fsdp2",
-        f"{name}.fsdp_config.seed": config.seed,
-        f"{name}.fsdp_config.mixed_precision.param_dtype": "bf16" if is_low else "fp32",
-        f"{name}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
-        f"{name}.fsdp_config.use_torch_compile": learner.compile,
+        f"{name}.seed": config.seed,
+        f"{name}.mixed_precision.param_dtype": "bf16" if _is_low(config, job) else "fp32",
+        f"{name}.mixed_precision.reduce_dtype": "fp32",
+        f"{name}.use_torch_compile": config.learner.compile,
+    }
+
+
+def _actor(config: RunConfig, job: Job) -> dict[str, Any]:
+    learner = config.learner
+    name, reference = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
+    return {
+        f"{name}.strategy": "fsdp2",
+        **_engine(config, job, f"{name}.fsdp_config"),
+        f"{reference}.strategy": "fsdp2",
+        **_engine(config, job, f"{reference}.fsdp_config"),
         f"{name}.use_torch_compile": learner.compile,
-        "actor_rollout_ref.ref.strategy": "fsdp2",
         f"{name}.use_dynamic_bsz": True,
-        # A micro-batch must hold the longest sequence.
-        f"{name}.ppo_max_token_len_per_gpu": max(micro_tokens, job.context),
+        f"{name}.ppo_max_token_len_per_gpu": _micro_tokens(config, job),
         f"{name}.ppo_mini_batch_size": config.rollout.prompts,
         f"{name}.ppo_epochs": learner.epochs,
         f"{name}.data_loader_seed": config.seed,
@@ -123,15 +134,23 @@ def _actor(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
+def _micro_tokens(config: RunConfig, job: Job) -> int:
+    """Tokens in memory at once; they must hold the longest sequence."""
+    return max(config.learner.micro_tokens or MICRO_TOKENS[job.device], job.context)
+
+
+def _is_low(config: RunConfig, job: Job) -> bool:
+    """Whether 16 bits compute; masters and their optimiser have 32."""
+    precision = config.model.precision
+    return precision == "bfloat16" or (precision == "auto" and job.device == "cuda")
+
+
 def _algorithm(config: RunConfig) -> dict[str, Any]:
+    """The loss. Advantages are given by the run's own algorithm, whatever the estimator's name."""
     one = config.algorithm
-    assert isinstance(one, GroupAlgorithm)  # noqa: S101 - others were refused
     name = "actor_rollout_ref.actor"
-    scales = one.kind != "dr_grpo" and getattr(one, "scale_by_std", True)
     return {
-        "algorithm.adv_estimator": ESTIMATORS[one.kind],
-        "critic.enable": False,
-        "algorithm.norm_adv_by_std_in_grpo": scales,
+        "algorithm.adv_estimator": "gae" if isinstance(one, PPO) else "grpo",
         "algorithm.use_kl_in_reward": one.needs_reference_in_reward,
         "algorithm.kl_penalty": one.kl_estimator,
         "algorithm.kl_ctrl.kl_coef": one.kl_coefficient,
@@ -150,16 +169,40 @@ def _algorithm(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _critic(config: RunConfig, job: Job) -> dict[str, Any]:
+    one, learner = config.algorithm, config.learner
+    if not isinstance(one, PPO):
+        return {"critic.enable": False}
+    return {
+        "critic.enable": True,
+        # verl's first step that updates the policy; ours is the number of steps before it.
+        "trainer.critic_warmup": one.critic_warmup + 1 if one.critic_warmup else 0,
+        **_model(config, job, "critic.model"),
+        "critic.strategy": "fsdp2",
+        **_engine(config, job, "critic.fsdp"),
+        "critic.optim.lr": one.critic_lr,
+        "critic.optim.weight_decay": 0.0,
+        "critic.optim.lr_scheduler_type": "constant",
+        "critic.optim.clip_grad": learner.grad_clip,
+        "critic.grad_clip": learner.grad_clip,
+        "critic.use_dynamic_bsz": True,
+        "critic.ppo_max_token_len_per_gpu": _micro_tokens(config, job),
+        "critic.data_loader_seed": config.seed,
+        "critic.cliprange_value": one.value_clip or NEVER_CLIPPED,
+        "critic.loss_agg_mode": "token-mean",
+        "critic.loss_scale_factor": None,
+    }
+
+
 def _rollout(config: RunConfig, job: Job) -> dict[str, Any]:
     rollout, is_plain = config.rollout, config.model.engine == "plain"
     name = "actor_rollout_ref.rollout"
-    is_full = config.model.precision == "float32" and job.device == "cuda"
     return {
         f"{name}.name": HF_ROLLOUT if is_plain else "vllm",
         "reward.reward_model.rollout.name": HF_ROLLOUT if is_plain else "vllm",
         f"{name}.n": rollout.group_size,
         f"{name}.seed": config.seed,
-        f"{name}.dtype": "float32" if is_full else "bfloat16",
+        f"{name}.dtype": "bfloat16" if _is_low(config, job) else "float32",
         f"{name}.temperature": rollout.temperature,
         f"{name}.top_p": rollout.top_p,
         f"{name}.top_k": rollout.top_k or -1,
@@ -174,6 +217,7 @@ def _rollout(config: RunConfig, job: Job) -> dict[str, Any]:
 
 
 def _trainer(config: RunConfig, job: Job) -> dict[str, Any]:
+    kept = config.checkpoints.keep + 1  # verl's newest may not be one of the run's yet
     return {
         "ragen2.run": str(job.run),
         "trainer.v1.trainer_mode": AGENT,
@@ -188,15 +232,30 @@ def _trainer(config: RunConfig, job: Job) -> dict[str, Any]:
         "trainer.val_before_train": True,
         "trainer.test_freq": config.evaluation.every,
         "trainer.save_freq": config.checkpoints.every,
-        "trainer.max_actor_ckpt_to_keep": config.checkpoints.keep,
-        "trainer.default_local_dir": str(job.run / "verl"),
-        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": kept,
+        "trainer.max_critic_ckpt_to_keep": kept,
+        "trainer.default_local_dir": str(job.run / CHECKPOINTS),
+        **_resume(job),
+    }
+
+
+def verl_checkpoint(run: Path, step: int) -> Path:
+    """The checkpoint that verl wrote of a step: what a job goes on from."""
+    return run / CHECKPOINTS / f"global_step_{step}"
+
+
+def _resume(job: Job) -> dict[str, Any]:
+    if not job.resume_step:
+        return {"trainer.resume_mode": "disable"}
+    return {
+        "trainer.resume_mode": "resume_path",
+        "trainer.resume_from_path": str(verl_checkpoint(job.run, job.resume_step)),
     }
 
 
 def defaults(job: Job) -> dict[str, Any]:
     """What fits most jobs of this kind and decides no result; the user may say otherwise."""
-    rollout, ray = "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+    rollout = "actor_rollout_ref.rollout"
     if job.device == "cuda":
         return {
             f"{rollout}.tensor_model_parallel_size": 1,
@@ -210,10 +269,19 @@ def defaults(job: Job) -> dict[str, Any]:
         f"{rollout}.free_cache_engine": False,
         f"{rollout}.enable_sleep_mode": False,  # vLLM cannot on processors
         f"{rollout}.enforce_eager": True,
-        f"{ray}.num_cpus": 8 + 8 * job.workers,
+        f"{rollout}.engine_kwargs.vllm.worker_extension_cls": VLLM_WORKER,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        **({} if job.joins_cluster else _own_cluster(job)),
+    }
+
+
+def _own_cluster(job: Job) -> dict[str, Any]:
+    """A Ray of the job's own, on processors."""
+    ray = "ray_kwargs.ray_init"
+    return {
+        f"{ray}.num_cpus": 6 + 4 * job.workers,  # Ray starts a process for each
         # Ray counts training processes in "GPU" slots, also where there is no GPU.
         f"{ray}.num_gpus": job.workers,
         f"{ray}.include_dashboard": False,
         f"{ray}.object_store_memory": 400_000_000,
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
