@@ -73,7 +73,7 @@ def test_a_run_that_stopped_by_itself_says_why_and_how_to_go_on(tmp_path, monkey
     run = tmp_path / "run"
     told = ragen2("train", "--set", "steps=9", "--engine", "verl", "--out", str(run))
     assert "stopped after step 3: the run ends here: enough" in told
-    assert f"ragen2 train --resume {run} --engine verl" in told
+    assert f"ragen2 train --resume {run} --engine verl --nodes 1 --gpus-per-node 1" in told
     assert (run / "report.html").exists()
 
 
@@ -89,6 +89,15 @@ def test_a_run_of_our_own_loop_is_not_taken_over(tmp_path):
     (verl_checkpoint(tmp_path / "run", 4) / "data.pt").unlink()
     with pytest.raises(RunError, match="none that verl can go on from"):
         ragen2("train", "--resume", str(tmp_path / "run"), "--engine", "verl")
+
+
+def test_a_checkpoint_that_other_processes_wrote_is_refused_before_the_job_starts(tmp_path):
+    a_run(tmp_path / "run", steps=9, checkpoint=4)
+    told = verl_checkpoint(tmp_path / "run", 4) / "actor" / "fsdp_config.json"
+    told.write_text('{"FSDP_version": 2, "world_size": 16}')
+    words = ("train", "--resume", str(tmp_path / "run"), "--engine", "verl", "--nodes", "2")
+    with pytest.raises(ConfigError, match="step 4 is cut for 16 processes, got 8; give --nodes"):
+        ragen2(*words, "--gpus-per-node", "4")
 
 
 def test_what_the_run_file_decides_cannot_be_set_beside_it(tmp_path):

@@ -144,6 +144,7 @@ def resume_on_verl(path: Path, cluster: Cluster, *, dry_run: bool) -> None:
         print(f"{path} is finished: {step} of {config.steps} steps are done")
         return
     _refuse_others_checkpoints(path, step)
+    _refuse_other_shape(job)
     if not step:
         run.rewind(-1)
     _run(config, settings, job)
@@ -157,6 +158,18 @@ def _refuse_others_checkpoints(path: Path, step: int) -> None:
         raise RunError(
             f"{path} has checkpoints, but none that verl can go on from; leave --engine verl out if our "
             "own loop made them, or start a new run with model.path set to one of them"
+        )
+
+
+def _refuse_other_shape(job: Job) -> None:
+    """A checkpoint is opened by as many processes as wrote it."""
+    from ragen2.integrations.verl.publish import saved_workers
+
+    saved = saved_workers(job.run, job.resume_step) if job.resume_step else None
+    if saved not in (None, job.nodes * job.workers):
+        raise ConfigError(
+            f"the checkpoint of step {job.resume_step} is cut for {saved} processes, got "
+            f"{job.nodes * job.workers}; give --nodes and --gpus-per-node as before"
         )
 
 
@@ -207,7 +220,8 @@ def _run(config: RunConfig, settings: dict[str, Any], job: Job) -> None:
     from ragen2.runs.store import RunDirectory
 
     path = job.run
-    go_on = f"go on with: ragen2 train --resume {path} --engine verl"
+    machines = f"--nodes {job.nodes} --gpus-per-node {job.workers}"
+    go_on = f"go on with: ragen2 train --resume {path} --engine verl {machines}"
     record_session(path, job.resume_step)
     try:
         run_job(job, settings)

@@ -81,13 +81,15 @@ def test_it_goes_on_from_the_saved_weights(stopped):
 
 HOUSEKEEPING = {"update/critic_skipped_steps", "update/skipped_steps", "update/padding"}
 """What our own learner counts and verl does not tell."""
+BEFORE = {"update/entropy", "update/sampler_mismatch"}
+"""Measured before the update here, and in our own learner in the course of it."""
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_every_number_of_every_step_is_that_of_our_own_loop(stopped, own, step):
     here, there = records_of(own)[step], records_of(stopped.run)[step]
     assert there.metrics.keys() == here.metrics.keys() - HOUSEKEEPING
-    for name in there.metrics:
+    for name in there.metrics.keys() - BEFORE:
         expected = pytest.approx(here.metrics[name], rel=1e-2, abs=1e-3)
         assert there.metrics[name] == expected, name
     assert (there.kept, there.seeds, there.note) == (here.kept, here.seeds, here.note)

@@ -100,6 +100,20 @@ def test_eval_plays_through_the_server(pushed, local, server_url, tmp_path):
         np.testing.assert_allclose(turn.completion.logprobs_T, expected, atol=CLOSE)
 
 
+def test_eval_plays_by_words_alone_too(pushed, server_url, tmp_path):
+    """The embedded model was never asked to open its reply itself; what counts is that it is played."""
+    pushed.push()
+    few = ["--set=rollout.prompts=2", "--set=rollout.group_size=2", "--set=env.max_turns=2"]
+    out = tmp_path / "eval"
+    chat = ["--set=server.api=chat", "--tasks", "4", "--out", str(out)]
+    told = run(["eval", f"{server_url}#{NAME}", *chat, *few])
+    assert "collapse/first_turn not measured: the model gives words alone" in told
+    groups = groups_of((out / "evaluation.jsonl").read_text().splitlines())
+    turns = [turn for group in groups for one in group.trajectories for turn in one.turns]
+    assert len(turns) >= 4
+    assert any(turn.completion.text for turn in turns)
+
+
 def test_eval_of_a_model_here_may_sample_on_the_server(server_url, tmp_path):
     few = ["--set=rollout.prompts=3", "--set=rollout.group_size=3", "--set=env.max_turns=1"]
     server = ["--set=model.engine=server", f"--set=server.url={server_url}#{NAME}"]

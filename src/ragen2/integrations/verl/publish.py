@@ -34,6 +34,14 @@ def newest_step(run: Path) -> int:
     return 0
 
 
+def saved_workers(run: Path, step: int) -> int | None:
+    """How many processes verl's checkpoint of ``step`` is cut for; None where it does not say."""
+    told = verl_checkpoint(run, step) / "actor" / "fsdp_config.json"
+    if not told.is_file():
+        return None
+    return int(json.loads(told.read_text(encoding="utf-8"))["world_size"])
+
+
 def publish(config: RunConfig, log: RunLog, step: int) -> None:
     """Make verl's checkpoint of ``step`` one of the run."""
     watch = mark_checkpoint(config.warning, log.state.watch, step)
