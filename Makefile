@@ -16,7 +16,7 @@ train: $(READY)
 
 # One torch thread a worker: two that share two cores with two threads each would wait for each other.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
