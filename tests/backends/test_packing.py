@@ -19,7 +19,6 @@ from transformers import (
 from ragen2.backends import packing
 from ragen2.backends.packing import (
     Packing,
-    attend,
     honours_packing,
     packed_attention,
     read_packed,
@@ -141,11 +140,30 @@ def test_the_way_of_a_gpu_is_the_way_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -
         return torch.einsum("hqk,khd->qhd", weights, value)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
+    monkeypatch.setattr(
+        packing, "_varlen_settings", frozenset
+    )  # no groups of heads: keys are repeated
     numbers = torch.Generator().manual_seed(0)
-    query = torch.randn(1, 4, 12, 8, generator=numbers)
-    key, value = (torch.randn(1, 2, 12, 8, generator=numbers) for _ in range(2))
+    query = torch.randn(12, 4, 8, generator=numbers)
+    key, value = (torch.randn(12, 2, 8, generator=numbers) for _ in range(2))
     chosen = Packing.of([3, 7, 2], torch.device("cpu"))
-    wanted, _ = attend(None, query, key, value, None, scaling=0.3, packing=chosen)
+    wanted = packing.packed_causal(query, key, value, chosen, 0.3)
     found = packing._by_varlen(query.double(), key, value, chosen, 0.3)
     assert found.dtype == value.dtype
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("lengths", [(9, 4, 4, 4, 6, 5, 5), (9, 4, 3, 4, 6, 5, 1)])
+def test_samples_with_one_beginning_see_what_they_see_alone(lengths: tuple[int, ...]) -> None:
+    """Of one length, and of different ones, which are filled up."""
+    shared = ((0, 0), (0, 7), (0, 7), (0, 7), (0, 0), (4, 3), (4, 3))
+    chosen = Packing.of(lengths, torch.device("cpu"), shared)
+    numbers = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(sum(lengths), heads, 8, generator=numbers) for heads in (4, 2, 2))
+    found = torch.split(packing.packed_causal(q, k, v, chosen, 0.3), lengths)
+    parts = [torch.split(each, lengths) for each in (q, k, v)]
+    for row, (other, count) in enumerate(shared):
+        whole = [torch.cat([each[other][:count], each[row]]) for each in parts]
+        alone = Packing.of([len(whole[0])], torch.device("cpu"))
+        wanted = packing.packed_causal(*whole, alone, 0.3)[count:]
+        torch.testing.assert_close(found[row], wanted)

@@ -14,6 +14,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from ragen2.algorithms import GRPO, PPO
+from ragen2.backends.fused.layer import Layer
 from ragen2.backends.learner import TorchLearner
 from ragen2.backends.reading import Reader
 from ragen2.backends.settings import LearnerSettings, ModelSettings
@@ -74,13 +75,8 @@ def test_a_shared_beginning_is_read_once_and_has_the_gradient_of_all(
         learner_of(small, gradient_checkpointing=is_asked, micro_tokens=1000) for _ in range(2)
     )
     pad(two)
-    read: list[int] = []
-    one.reader.network.register_forward_pre_hook(
-        lambda _module, _args, options: read.append(options["input_ids"].numel()),
-        with_kwargs=True,
-    )
     same_gradient(one, two, samples)
-    assert read == [sum(len(sample.ids_T) for sample in samples) - 4 * 21]
+    assert one.reader.tokens_read == sum(len(sample.ids_T) for sample in samples) - 4 * 21
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -96,20 +92,41 @@ def test_layers_computed_again_give_the_same_gradient(
     same_gradient(again, plain, random_samples(LENGTHS))
 
 
+def counted(run: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **more: Any) -> Any:
+        calls.append(1)
+        return run(*args, **more)
+
+    return wrapped
+
+
 def test_with_checkpointing_a_layer_keeps_nothing_and_is_computed_twice(
-    small: Any, random_samples: Samples
+    small: Any, random_samples: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice a micro-batch where gradients are wanted, once elsewhere, and as ever afterwards."""
     found = {}
     for is_asked in (False, True):
         learner = learner_of(small, gradient_checkpointing=is_asked)
         calls: list[int] = []
-        attention = learner.reader.network.layers[0].self_attn
-        attention.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        monkeypatch.setattr(Layer, "run", counted(Layer.run, calls))
         learner.gradients(random_samples([40, 40]), GRPO())
+        monkeypatch.undo()
         found[is_asked] = len(calls)
-        assert "forward" not in vars(learner.reader.network.layers[0])
-    assert found == {False: 1, True: 2}
+    assert found == {False: 4, True: 8}  # two layers, two micro-batches
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_layers_of_other_models_are_computed_again_too(
+    small: Any, random_samples: Samples, is_asked: bool
+) -> None:
+    learner = learner_of(small, gradient_checkpointing=is_asked)
+    learner.reader._fused = None
+    calls: list[int] = []
+    attention = learner.reader.network.layers[0].self_attn
+    attention.register_forward_pre_hook(lambda *_: calls.append(1))
+    learner.gradients(random_samples([40, 40]), GRPO())
+    assert len(calls) == 1 + is_asked
+    assert "forward" not in vars(learner.reader.network.layers[0])
 
 
 def test_a_model_without_layers_to_compute_again_is_one_line(small: Any) -> None:

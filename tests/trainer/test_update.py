@@ -268,32 +268,31 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def counted(agent: Agent) -> Iterator[dict[str, int]]:
-    """Tokens that go forward and backward through each of the networks of a learner."""
+    """Tokens that each of a learner's readers takes forward, and backward."""
     learner = agent.learner
-    networks = {"policy": learner.network, "reference": learner._reference.network}
+    readers = {"policy": learner.reader, "reference": learner._reference}
     if learner._critic is not None:
-        networks["critic"] = learner._critic.network
+        readers["critic"] = learner._critic.reader
     tokens = dict.fromkeys(
-        [f"{name} {way}" for name in networks for way in ("forward", "backward")], 0
+        [f"{name} {way}" for name in readers for way in ("forward", "backward")], 0
     )
-    hooks = []
-    for name, network in networks.items():
-        # Each token goes once through the first layer of a network.
-        layer = next(m for n, m in network.named_modules() if n.endswith("layers.0"))
 
-        def forward(module, inputs, output, name=name):
-            tokens[f"{name} forward"] += inputs[0].shape[:2].numel()
-            states = output[0] if isinstance(output, tuple) else output
-            if states.requires_grad:
-                states.register_hook(lambda grad: backward(grad, name))
+    def counting(rows, name):
+        def noted(batch):
+            found, count = rows(batch), batch.ids.numel()
+            tokens[f"{name} forward"] += count
+            if found.requires_grad:
+                found.register_hook(lambda _: tokens.update({way: tokens[way] + count}))
+            return found
 
-        def backward(grad, name):
-            tokens[f"{name} backward"] += grad.shape[:2].numel()
+        way = f"{name} backward"
+        return noted
 
-        hooks.append(layer.register_forward_hook(forward))
+    for name, reader in readers.items():
+        reader.rows = counting(reader.rows, name)
     yield tokens
-    for hook in hooks:
-        hook.remove()
+    for reader in readers.values():
+        del reader.rows
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])

@@ -78,17 +78,24 @@ class Batch:
         )
 
 
-def packed_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Rows in their order, cut so that their tokens stay inside ``budget``."""
+def packed_batches(lengths: Sequence[int], budget: int, at_once: int = 1) -> list[list[int]]:
+    """Rows in their order, cut into like parts whose tokens stay inside ``budget``.
+
+    Their number is a multiple of those read ``at_once``, but for what is not worth a second part.
+    """
+    whole = sum(lengths)
+    count = at_once * -(-whole // (at_once * budget)) if whole > budget // 2 else 1
     batches: list[list[int]] = []
-    total = 0
+    done = total = 0
     for row, length in enumerate(lengths):
-        if batches and total + length <= budget:
+        is_due = done + length / 2 > len(batches) * whole / count
+        if batches and total + length <= budget and not is_due:
             batches[-1].append(row)
             total += length
         else:
             batches.append([row])
             total = length
+        done += length
     return batches
 
 

@@ -36,9 +36,10 @@ def update_costs(
     """
     tokens = {}
     for name, update in updates.items():
-        with _kept_as_it_is(learner), _counted_tokens(learner) as count:
+        before = learner.reader.tokens_read
+        with _kept_as_it_is(learner):
             update()
-        tokens[name] = count[0]
+        tokens[name] = learner.reader.tokens_read - before
     seconds: dict[str, list[float]] = {name: [] for name in updates}
     for _ in range(repeats):
         for name, update in updates.items():
@@ -72,20 +73,6 @@ def _kept_as_it_is(learner: TorchLearner) -> Iterator[None]:
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
         learner.num_updates = num_updates
-
-
-@contextmanager
-def _counted_tokens(learner: TorchLearner) -> Iterator[list[int]]:
-    count = [0]
-
-    def note(_module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        count[0] += (options["input_ids"] if "input_ids" in options else args[0]).numel()
-
-    hook = learner.trunk.decoder.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        yield count
-    finally:
-        hook.remove()
 
 
 def machine(learner: TorchLearner) -> dict[str, str | int]:

@@ -22,16 +22,18 @@ from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.critic import Critic
+from ragen2.backends.dist.team import ALONE, Team, whole_tensor
 from ragen2.backends.logprobs import Trunk
 from ragen2.backends.lora import add_lora, base_of
-from ragen2.backends.optimiser import adamw
+from ragen2.backends.minibatches import random_parts
+from ragen2.backends.optimiser import adamw, lr_share
 from ragen2.backends.precision import compute_dtype
 from ragen2.backends.reading import TokenReader
 from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.threads import side_by_side
 from ragen2.errors import RunError
 from ragen2.policy import Gradient
-from ragen2.seeding import stream
 from ragen2.types import FloatArray, Sample, Update
 
 if TYPE_CHECKING:
@@ -63,15 +65,17 @@ class TorchLearner:
         settings: LearnerSettings,
         *,
         seed: int,
+        team: Team = ALONE,
     ) -> None:
         self.tokenizer = tokenizer
+        self.team = team
         self.settings = settings
         self.seed = seed
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
         self.trunk = Trunk(base_of(self.network))
         dtype = compute_dtype(model.precision, self.device)
-        self.reader = TokenReader(self.trunk, settings, dtype)
+        self.reader = TokenReader(self.trunk, settings, dtype, team)
         self.num_updates = 0
         self._lr_scale = 1.0
         self._reference: TokenReader | None = None
@@ -90,6 +94,11 @@ class TorchLearner:
         return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
 
     @property
+    def whole(self) -> Any:
+        """A model with all weights as they are now: to sample from, to copy, to save."""
+        return self.network
+
+    @property
     def critic(self) -> Critic | None:
         """The critic beside the model, if one was started."""
         return self._critic
@@ -97,7 +106,7 @@ class TorchLearner:
     def keep_reference(self) -> None:
         """Remember the weights as they are now: the model that KL is measured against."""
         if not self.is_lora:
-            frozen = copy.deepcopy(self.network)
+            frozen = copy.deepcopy(self.whole)
             frozen.requires_grad_(False)
             never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
             self._reference = TokenReader(Trunk(frozen), never_trained, self.reader.dtype)
@@ -112,8 +121,8 @@ class TorchLearner:
 
     def start_critic(self, lr: float) -> None:
         """Put a critic beside the model; it starts from the weights as they are now."""
-        plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
-        self._critic = Critic(plain, self.settings, lr, self.reader.dtype)
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, self.team.replicas)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -128,7 +137,7 @@ class TorchLearner:
         self, samples: Sequence[Sample], estimator: KLEstimator
     ) -> list[FloatArray]:
         """KL to the starting model at each written token, under the log-probs it was sampled with."""
-        found: list[FloatArray] = [np.empty(0)] * len(samples)
+        found: dict[int, FloatArray] = {}
         with self._ready():
             for rows, batch in self.reader.batches(samples):
                 with self.reader.precision():
@@ -137,7 +146,8 @@ class TorchLearner:
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, values in zip(rows, np.split(kl, bounds), strict=True):
                     found[row] = values
-        return found
+        joined = self.team.join(found)
+        return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
         """``epochs`` passes of ``minibatches`` optimiser steps each over all samples.
@@ -149,7 +159,9 @@ class TorchLearner:
         num_tokens = sum(int(sample.loss_mask_T.sum()) for sample in samples)
         taken = skipped = 0
         for epoch in range(self.settings.epochs):
-            for part in self._minibatches(len(samples), epoch):
+            for part in random_parts(
+                len(samples), self.settings.minibatches, self.seed, self.num_updates, epoch
+            ):
                 minibatch = [samples[index] for index in part]
                 self._set_lr()
                 found = self._step(minibatch, objective, scale)
@@ -174,28 +186,26 @@ class TorchLearner:
         lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
         weights = objective.token_weights(lengths)
         total = float(weights @ np.asarray(lengths, dtype=np.float64))
-        sums: dict[str, torch.Tensor] = {}
         with self._ready():
-            for _, batch in self.reader.batches(samples, weights):
-                with self.reader.precision():
-                    loss, found = self._loss(batch, objective)
-                (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-                sums = {
-                    name: sums[name] + value if sums else value for name, value in found.items()
-                }
-        read = torch.stack(list(sums.values())).tolist()  # the only wait for the device
+            batches = (batch for _, batch in self.reader.batches(samples, weights))
+            read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
+            sums = read_all(batches, objective, scale * self.team.loss_factor)
+        self.team.sum_gradients(self._trained)
+        # The only wait for the device; a process that had nothing to read has no sums.
+        read = torch.stack(list(sums.values())).tolist() if sums else []
+        whole = self.team.sum_numbers(dict(zip(sums, read, strict=True)))
         return {
-            name: value if name.endswith("loss") else value / total
-            for name, value in zip(sums, read, strict=True)
+            name: value if name.endswith("loss") else value / total for name, value in whole.items()
         }
 
     def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
         """The gradient over all samples as one vector, in the order of the trained parameters."""
         self.gradients(samples, objective)
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         parts = [
-            torch.zeros(p.numel()) if p.grad is None else p.grad.detach().float().cpu().flatten()
-            for p in trained
+            torch.zeros(p.numel())
+            if p.grad is None
+            else whole_tensor(p.grad.detach()).float().cpu().flatten()
+            for p in self._trained
         ]
         self.optimiser.zero_grad(set_to_none=True)
         vector: Gradient = torch.cat(parts).numpy()
@@ -203,16 +213,19 @@ class TorchLearner:
 
     def save_model(self, folder: Path) -> None:
         """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
-        plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
         with disk_errors():
             plain.save_pretrained(folder)
             self.tokenizer.hf.save_pretrained(folder)
 
     def save(self, folder: Path) -> None:
-        """``save_model`` plus the optimiser's state."""
+        """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
+        moments = self._optimiser_state()
+        if self.team.rank:
+            return
         self.save_model(folder)
         state = {
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": moments,
             "num_updates": self.num_updates,
             "bad_in_a_row": self._bad.in_a_row,
         }
@@ -235,8 +248,8 @@ class TorchLearner:
                 self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
             else:
                 saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-                self.network.load_state_dict(saved.state_dict())
-            self.optimiser.load_state_dict(state["optimiser"])
+                self._load_weights(saved.state_dict())
+            self._load_optimiser(state["optimiser"])
             self.num_updates = int(state["num_updates"])
             self._bad.in_a_row = int(state.get("bad_in_a_row", 0))  # older checkpoints lack it
         except DAMAGED as error:
@@ -254,14 +267,22 @@ class TorchLearner:
             "parameters": f"{total:,}",
             "trained": f"{trained:,}",
             "device": str(self.device),
+            **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
         }
 
-    def _minibatches(self, count: int, epoch: int) -> list[list[int]]:
-        if self.settings.minibatches == 1:
-            return [list(range(count))]
-        order = stream(self.seed, "minibatches", self.num_updates, epoch).permutation(count)
-        parts = np.array_split(order, min(self.settings.minibatches, count))
-        return [part.tolist() for part in parts]
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.optimiser.param_groups for p in group["params"]]
+
+    def _optimiser_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the optimiser; all processes must ask together."""
+        return self.optimiser.state_dict()
+
+    def _load_optimiser(self, state: dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state)
+
+    def _load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.network.load_state_dict(state)
 
     def _need_critic(self) -> Critic:
         if self._critic is None:
@@ -278,14 +299,46 @@ class TorchLearner:
     ) -> dict[str, float] | None:
         """One optimiser step; None when loss or gradient is not finite and nothing was changed."""
         parts = self.gradients(samples, objective, scale=scale)
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
+        norm = float(
+            whole_tensor(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.grad_clip))
+        )
         is_usable = math.isfinite(norm) and math.isfinite(parts["loss"])
         if is_usable:
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         measured = {"grad_norm": norm, "padding": self.reader.padding(samples)}
         return {**parts, **measured} if is_usable else None
+
+    def _read_in_turn(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """Add the gradients of micro-batches to ``.grad``; sums for the log."""
+        sums: dict[str, torch.Tensor] = {}
+        for batch in batches:
+            with self.reader.precision():
+                loss, found = self._loss(batch, objective)
+            (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            sums = _added(sums, found)
+        return sums
+
+    def _read_in_threads(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """As in turn, a thread a micro-batch; their gradients are added in the order of the batches."""
+        trained = self._trained
+
+        def work(batch: Batch) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
+            with torch.enable_grad(), self.reader.precision():
+                loss, found = self._loss(batch, objective)
+                return torch.autograd.grad(loss * scale, trained, allow_unused=True), found
+
+        sums: dict[str, torch.Tensor] = {}
+        for grads, found in side_by_side(work, list(batches)):
+            sums = _added(sums, found)
+            for parameter, grad in zip(trained, grads, strict=True):
+                if grad is not None:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        return sums
 
     def _loss(
         self, batch: Batch, objective: Objective
@@ -318,16 +371,5 @@ class TorchLearner:
         return self._reference.logprobs(batch)[0]
 
 
-def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
-    """Share of ``lr`` at the update after ``done``: up over the warm-up, then as the schedule says.
-
-    A falling schedule ends at ``lr_end`` of ``lr`` with the last update; without a total it stays up.
-    """
-    warmup = settings.warmup_steps
-    if done < warmup:
-        return (done + 1) / warmup
-    if settings.schedule == "constant" or total <= warmup + 1:
-        return 1.0
-    way = min(1.0, (done - warmup) / (total - 1 - warmup))
-    fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
-    return 1.0 - (1.0 - settings.lr_end) * fall
+def _added(sums: dict[str, torch.Tensor], more: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: sums[name] + value if sums else value for name, value in more.items()}

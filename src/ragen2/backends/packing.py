@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 ATTENTION = "ragen2_packed"
@@ -19,6 +20,8 @@ HALF = (torch.bfloat16, torch.float16)
 PLAIN_LAYERS = {"full_attention"}
 LIMITS = ("sliding_window", "attention_chunk_size", "attn_logit_softcapping")
 """Settings of a model that let a token see less than all before it, or see it otherwise."""
+LIKE_LENGTH = 0.7
+"""Samples with one beginning are attended to at once if none is shorter than this share of the longest."""
 PROBE = (5, 9, 2)
 """Lengths of the samples that a network is tried on."""
 SPREAD = 2_654_435_761
@@ -40,8 +43,23 @@ class Packing:
     """0 and the end of each sample, as 32-bit integers on the device: what flash attention reads."""
     positions: torch.Tensor
     """Position of each token in its own sample, as one row."""
+    families: tuple[tuple[int, int, tuple[int, ...]], ...]
+    """Samples that are attended to at once: the one that is whole, how much of it the others share, and
+    those others, of about the same length; a sample on its own shares nothing."""
     layers: set[int] = field(default_factory=set)
     """Which attention layers have used it: how a network shows that all of them do."""
+
+    def is_even(self, rows: Sequence[int]) -> bool:
+        """Whether these samples have one length and lie one after another."""
+        return (
+            list(rows) == list(range(rows[0], rows[0] + len(rows)))
+            and len({self.lengths[row] for row in rows}) == 1
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample, with the beginning it shares."""
+        return max(n + count for n, (_, count) in zip(self.lengths, self.shared, strict=True))
 
     @classmethod
     def of(
@@ -58,7 +76,24 @@ class Packing:
             for length, (_, count) in zip(lengths, begins, strict=True)
         ]
         positions = torch.as_tensor(np.concatenate(parts))[None]
-        return cls(tuple(lengths), begins, bounds.to(device), positions.to(device))
+        families = _families(lengths, begins)
+        return cls(tuple(lengths), begins, bounds.to(device), positions.to(device), families)
+
+
+def _families(
+    lengths: Sequence[int], shared: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Samples on their own, then those that share a beginning, longest first, in parts of like length."""
+    alone = [(row, 0, ()) for row, (_, count) in enumerate(shared) if not count]
+    parts: list[tuple[int, int, list[int]]] = []
+    sharing = [row for row, (_, count) in enumerate(shared) if count]
+    for row in sorted(sharing, key=lambda row: (shared[row], -lengths[row])):
+        is_like = parts and parts[-1][:2] == shared[row]
+        if is_like and lengths[row] >= LIKE_LENGTH * lengths[parts[-1][2][0]]:
+            parts[-1][2].append(row)
+        else:
+            parts.append((*shared[row], [row]))
+    return (*alone, *((whole, count, tuple(rows)) for whole, count, rows in parts))
 
 
 @contextmanager
@@ -122,24 +157,64 @@ def attend(
     """Causal attention within each sample of a packed row; tensors are (1, heads, tokens, width)."""
     packing: Packing = more["packing"]
     packing.layers.add(id(module))
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    return packed_causal(q, k, v, packing, scaling)[None], None
+
+
+def packed_causal(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    packing: Packing,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Causal attention within each sample; tensors are (tokens, heads, width)."""
     if value.is_cuda and value.dtype in HALF:
-        return _by_varlen(query, key, value, packing, scaling), None
-    is_grouped = query.shape[1] != key.shape[1]
-    parts = [torch.split(each, list(packing.lengths), dim=2) for each in (query, key, value)]
-    read = []
-    for row, (_, count) in enumerate(packing.shared):
-        q, k, v = (_whole(part, row, packing) for part in parts)
-        out = scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scaling, enable_gqa=is_grouped
-        )
-        read.append(out[:, :, count:])
-    return torch.cat(read, dim=2).transpose(1, 2), None
+        return _by_varlen(query, key, value, packing, scaling)
+    attend_part = partial(
+        scaled_dot_product_attention, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    whole_row = (query, key, value)
+    parts = [torch.split(each, list(packing.lengths)) for each in whole_row]
+    read: dict[int, torch.Tensor] = {}
+    for whole, count, rows in packing.families:
+        if not count:
+            q, k, v = (each[whole].transpose(0, 1)[None] for each in parts)
+            read[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
+            continue
+        is_even = packing.is_even(rows)
+        own = [
+            _cut_evenly(each, packing, rows) if is_even else _side_by_side([p[row] for row in rows])
+            for each, p in zip(whole_row, parts, strict=True)
+        ]
+        longest = own[0].shape[2]
+        begins = [
+            each[whole][:count].transpose(0, 1)[None].expand(len(rows), -1, -1, -1)
+            for each in parts[1:]
+        ]
+        k, v = (torch.cat(pair, dim=2) for pair in zip(begins, own[1:], strict=True))
+        seen = torch.ones(longest, count + longest, dtype=torch.bool).tril(count)
+        out = attend_part(own[0], k, v, attn_mask=seen.to(query.device)).transpose(1, 2)
+        if is_even:
+            read[rows[0]] = out.flatten(0, 1)
+        else:
+            read |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
+    return torch.cat([read[row] for row in sorted(read)])
 
 
-def _whole(parts: Sequence[torch.Tensor], row: int, packing: Packing) -> torch.Tensor:
-    """A sample with the beginning it shares put before what is its own."""
-    other, count = packing.shared[row]
-    return torch.cat([parts[other][:, :, :count], parts[row]], dim=2) if count else parts[row]
+def _cut_evenly(each: torch.Tensor, packing: Packing, rows: Sequence[int]) -> torch.Tensor:
+    """(samples, heads, length, width) of samples of one length that lie one after another: a view."""
+    length = packing.lengths[rows[0]]
+    start = sum(packing.lengths[: rows[0]])
+    own = each[start : start + len(rows) * length]
+    return own.view(len(rows), length, *each.shape[1:]).transpose(1, 2)
+
+
+def _side_by_side(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """(samples, heads, longest, width); what is put after a short one is seen by none of its tokens."""
+    longest = max(map(len, pieces))
+    even = [pad(piece, (0, 0, 0, 0, 0, longest - len(piece))) for piece in pieces]
+    return torch.stack(even).transpose(1, 2)
 
 
 AttentionInterface.register(ATTENTION, attend)
@@ -155,26 +230,33 @@ def _by_varlen(
     """One kernel for all samples; rotary embeddings may have made queries and keys float32."""
     from torch.nn.attention.varlen import varlen_attn
 
-    heads = query.shape[1]
-    q, k, v = (
-        each[0].transpose(0, 1).to(value.dtype).repeat_interleave(heads // each.shape[1], dim=1)
-        for each in (query, key, value)
-    )
+    q, k, v = (each.to(value.dtype) for each in (query, key, value))
+    more: dict[str, Any] = {}
+    if q.shape[1] != k.shape[1]:
+        if "enable_gqa" in _varlen_settings():
+            more["enable_gqa"] = True
+        else:
+            k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
     bounds, longest = packing.bounds, max(packing.lengths)
     read = varlen_attn(
-        q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0)
+        q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), **more
     )
-    return cast("torch.Tensor", read)[None]  # a tuple only for those who ask for more
+    return cast("torch.Tensor", read)  # a tuple only for those who ask for more
+
+
+@cache
+def _varlen_settings() -> frozenset[str]:
+    """What this torch's attention over rows of several samples can be told; nothing if it has none."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _has_varlen(config: Any) -> bool:
     """Whether this GPU and this torch have flash attention for rows of several samples."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return False
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    is_new = "window_size" in inspect.signature(varlen_attn).parameters
-    return (
-        is_new and width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability() >= (8, 0)
-    )
+    is_fit = width % 8 == 0 and width <= 256
+    is_new = "window_size" in _varlen_settings()
+    return is_new and is_fit and torch.cuda.get_device_capability() >= (8, 0)

@@ -21,6 +21,8 @@ from ragen2.backends.batches import (
     padded_batches,
     shared_beginnings,
 )
+from ragen2.backends.dist.team import ALONE, Team
+from ragen2.backends.fused.decoder import fused_decoder
 from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
 from ragen2.backends.one_order import has_one_order, one_order
@@ -31,16 +33,38 @@ from ragen2.types import FloatArray, Sample
 
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
+SMALL_MODEL = 2**24
+"""Parameters up to which products are too small for several threads to share."""
+AT_ONCE = 2
+"""Micro-batches that are read side by side where they are."""
 
 
 class Reader:
-    """Runs samples through ``network``: a decoder, or a whole model that is not split from its head."""
+    """Runs samples through ``network``: a decoder, or a whole model that is not split from its head.
 
-    def __init__(self, network: Any, settings: LearnerSettings, dtype: torch.dtype) -> None:
+    With ``causal``, the model whose decoder ``network`` is, our own code reads it if it can.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        settings: LearnerSettings,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+        *,
+        causal: Any | None = None,
+    ) -> None:
         self.network = network
+        self.team = team
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
+        can_fuse = self.is_packed and not settings.compile and not team.cuts_weights
+        self._fused = fused_decoder(causal, dtype) if can_fuse and causal is not None else None
+        self._is_small = sum(p.numel() for p in network.parameters()) <= SMALL_MODEL
+        self._repeats = settings.gradient_checkpointing
         self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
+        self.tokens_read = 0
+        """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
         self._call: Callable[..., Any] = network
         if settings.compile:
@@ -55,25 +79,42 @@ class Reader:
     def batches(
         self, samples: Sequence[Sample], weights: FloatArray | None = None
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Micro-batches of all samples, each with the places of its samples among them."""
+        """Micro-batches of this process's share, each with the places of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
-        for rows in self._cut(samples):
+        lengths = [len(sample.ids_T) for sample in samples]
+        for rows, is_real in self.team.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
             shared = shared_beginnings(chosen) if self.shares else None
             batch = Batch.of(
-                chosen, token_weights[rows], self.device, is_packed=self.is_packed, shared=shared
+                chosen,
+                token_weights[rows] * is_real,
+                self.device,
+                is_packed=self.is_packed,
+                shared=shared,
             )
+            self.tokens_read += batch.ids.numel()
             yield rows, batch
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
+        budget = self.team.budget(self.micro_tokens, sum(lengths))
         if not self.is_packed:
-            return padded_batches(lengths, self.micro_tokens, MAX_PADDING[self.device.type])
+            return padded_batches(lengths, budget, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
-        if self.shares:  # what begins alike comes together
+        if self.shares:  # what begins alike comes together; only the first is read from its start
             order.sort(key=lambda row: samples[row].ids_T.tobytes())
-        parts = packed_batches([lengths[row] for row in order], self.micro_tokens)
+            begins = shared_beginnings([samples[row] for row in order])
+            for row, (_, count) in zip(order, begins, strict=True):
+                lengths[row] -= count
+        # Not by what this machine has: sums would differ.
+        at_once = AT_ONCE if self.is_threaded else 1
+        parts = packed_batches([lengths[row] for row in order], budget, at_once)
         return [[order[place] for place in part] for part in parts]
+
+    @property
+    def is_threaded(self) -> bool:
+        """Whether micro-batches are read side by side: small models on a CPU."""
+        return self._fused is not None and self.device.type == "cpu" and self._is_small
 
     @property
     def shares(self) -> bool:
@@ -94,6 +135,10 @@ class Reader:
 
     def rows(self, batch: Batch) -> torch.Tensor:
         """What the network makes of the token before each one that carries loss."""
+        if self._fused is not None and batch.packing is not None:
+            repeats = None if self._repeats == "auto" else self._repeats
+            ids_T = batch.ids[0]
+            return self._fused.rows(ids_T, batch.packing, batch.predictors_N, repeats=repeats)
         if batch.packing is not None:
             out = read_packed(self._call, batch.ids, batch.packing)
         else:
@@ -108,6 +153,8 @@ class Reader:
     def ready(self) -> Iterator[None]:
         """Around every pass, forward and backward; outside it the network is as everyone knows it."""
         with ExitStack() as stack:
+            if self._fused is not None:
+                self._fused.refresh()
             if self.is_packed:
                 stack.enter_context(packed_attention(self.network))
             if self.device.type == "cuda":
@@ -125,8 +172,16 @@ class Reader:
 class TokenReader(Reader):
     """A reader that also says how likely the tokens were."""
 
-    def __init__(self, trunk: Trunk, settings: LearnerSettings, dtype: torch.dtype) -> None:
-        super().__init__(trunk.decoder if trunk.splits else trunk.network, settings, dtype)
+    def __init__(
+        self,
+        trunk: Trunk,
+        settings: LearnerSettings,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+    ) -> None:
+        network = trunk.decoder if trunk.splits else trunk.network
+        causal = trunk.network if trunk.splits else None
+        super().__init__(network, settings, dtype, team, causal=causal)
         self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
 
     def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

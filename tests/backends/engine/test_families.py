@@ -91,3 +91,19 @@ def test_adapted_layers_are_refused_unless_the_engine_reads_adapters() -> None:
     assert isinstance(read_family(network, adapters=True), Family)
     assert read_family(network) == "PeftModelForCausalLM is not of the Llama, Qwen2 or Qwen3 family"
     assert "adapted or quantised layers" in str(read_family(network.get_base_model()))
+
+
+def test_kernels_need_heads_of_a_power_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: object())
+    problems = [
+        family.kernel_problem
+        for width in (16, 24)
+        if isinstance(
+            family := read_family(LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=width))), Family
+        )
+    ]
+    assert problems == [None, "heads are 24 wide, and our kernels count in powers of two"]
+    monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: None)
+    family = read_family(LlamaForCausalLM(LlamaConfig(**SHAPE)))
+    assert isinstance(family, Family)
+    assert family.kernel_problem == "Triton is not installed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -31,8 +30,8 @@ def open_engine(
     if isinstance(family, str):
         return family
     if is_gpu:
-        if find_spec("triton") is None:
-            return "Triton is not installed"
+        if family.kernel_problem:
+            return family.kernel_problem
         from ragen2.backends.engine.gpu import GPUEngine
 
         return GPUEngine(family, tokenizer, dtype=dtype, max_batch=max_batch)

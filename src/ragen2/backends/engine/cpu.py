@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from ragen2.backends.engine.cpu_forward import Forward
 from ragen2.backends.engine.families import Family
 from ragen2.backends.engine.stops import StopTable, token_texts
 from ragen2.backends.kv_memory import MAX_BYTES, weights_version
+from ragen2.backends.threads import side_by_side
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, IntArray
 
@@ -75,10 +75,14 @@ class CPUEngine:
             return found
 
         parts = self._parts([request.prompt_ids_T for request in requests])
+        work = self.forward.largest * max(len(part.numbers) for part in parts)
+        threads = torch.get_num_threads()
+        each = threads // min(threads, len(parts)) if work >= THREADED_WORK else 1
         found: dict[int, Completion] = {}
         try:
-            for part, written in zip(parts, self._side_by_side(write, parts), strict=True):
-                found |= zip(part.numbers, written, strict=True)
+            written = side_by_side(write, parts, threads_each=each)
+            for part, completions in zip(parts, written, strict=True):
+                found |= zip(part.numbers, completions, strict=True)
         except BaseException:
             self.forget()  # what was left half written is of no use
             raise
@@ -135,25 +139,6 @@ class CPUEngine:
             self._spares.remove(fitting[0])
         self._caches.append(cache)
         return cache
-
-    def _side_by_side(
-        self, write: Callable[[Part], list[Completion]], parts: Sequence[Part]
-    ) -> list[list[Completion]]:
-        """Write parts in threads of their own; a part has several only where its products are large.
-
-        Threads that share every small product wait for each other more than they work.
-        """
-        threads = torch.get_num_threads()
-        workers = min(threads, len(parts))
-        work = self.forward.largest * max(len(part.numbers) for part in parts)
-        torch.set_num_threads(threads // workers if work >= THREADED_WORK else 1)
-        try:
-            if workers == 1:
-                return [write(part) for part in parts]
-            with ThreadPoolExecutor(workers, "sample") as pool:
-                return list(pool.map(write, parts))
-        finally:
-            torch.set_num_threads(threads)
 
     def _keep_within_budget(self, cache: RowCache) -> None:
         """Do not keep what is too much together: reading again is slower, but fits."""

@@ -7,6 +7,7 @@ else, and any setting of these that would change the mathematics, is left to Hug
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -56,6 +57,15 @@ class Family:
     def vocabulary(self) -> int:
         """Rows of the output head."""
         return int(self.head.weight.shape[0])
+
+    @property
+    def kernel_problem(self) -> str | None:
+        """Why our GPU kernels cannot run this model, if so."""
+        if find_spec("triton") is None:
+            return "Triton is not installed"
+        if self.head_dim & (self.head_dim - 1):
+            return f"heads are {self.head_dim} wide, and our kernels count in powers of two"
+        return None
 
     def rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of positions 0 to ``length``, half a head wide, in float32."""

@@ -32,14 +32,14 @@ class EngineWeights:
     precision, or beside another, has to exist once more; it is written in place, never moved.
     """
 
-    def __init__(self, family: Family, dtype: torch.dtype) -> None:
+    def __init__(self, family: Family, dtype: torch.dtype, *, has_head: bool = True) -> None:
         self.family = family
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._adapted: list[tuple[torch.Tensor, Any]] = []
         self._dtype = dtype
         self.embed = family.embed.weight
         self.norm = family.norm.weight
-        self.head = self._copied(family.head.weight)
+        self.head = self._copied(family.head.weight) if has_head else family.head.weight
         self.blocks = [self._block(block) for block in family.blocks]
         self.version = -1
 
