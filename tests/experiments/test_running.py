@@ -22,7 +22,8 @@ from ragen2.experiments.running import Watcher, refuse_changed, run_plan
 from ragen2.experiments.started import note_start, read_started
 from ragen2.experiments.weights import drop_weights
 from ragen2.trainer import jobs as jobs_module
-from ragen2.trainer.jobs import Job
+from ragen2.trainer.child import is_held
+from ragen2.trainer.jobs import Job, is_finished
 from ragen2.trainer.warmstart import WarmstartConfig
 
 GOOD, CRASH, WAITING = 0, 1, 5
@@ -230,7 +231,8 @@ def is_waiting(plan: Plan, count: int) -> bool:
 def test_killed_and_started_again_it_waits_for_runs_that_outlived_it(tmp_path):
     plan = plan_of(tmp_path, GOOD, WAITING, values="0.5")
     driver = start_driver(tmp_path)
-    wait_until(lambda: is_waiting(plan, 1))
+    first = plan.jobs[0]
+    wait_until(lambda: is_waiting(plan, 1) and is_finished(first) and not is_held(first.log))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     told: list[str] = []

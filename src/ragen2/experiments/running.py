@@ -89,15 +89,22 @@ class _Trials:
         for attempt in range(TRIES):
             if attempt:
                 self.watch.tell(f"trying {len(left)} failed runs again")
-            held = [job for job in left if is_held(job.log)]
-            found |= self._train([job for job in left if job not in held], found)
-            if held and not self.watch.stop_asked():
-                self._wait_for(held)
-                found |= self._train(held, found)
+            self._try(left, found)
             left = [job for job in left if found[job.folder].state == "failed"]
             if not left or self.watch.stop_asked():
                 break
         return found
+
+    def _try(self, jobs: Sequence[Job], found: dict[Path, JobStatus]) -> None:
+        """Train each once. One that another process trains, or has just taken, is waited for first."""
+        held = [job for job in jobs if is_held(job.log)]
+        rest = [job for job in jobs if job not in held]
+        found |= self._train(rest, found)
+        held += [job for job in rest if found[job.folder].state == "failed" and is_held(job.log)]
+        while held and not self.watch.stop_asked():
+            self._wait_for(held)
+            found |= self._train(held, found)
+            held = [job for job in held if found[job.folder].state == "failed" and is_held(job.log)]
 
     def _train(
         self, jobs: Sequence[Job], others: Mapping[Path, JobStatus]
