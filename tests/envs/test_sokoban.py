@@ -474,5 +474,9 @@ def test_a_binary_reward_changes_nothing_but_the_pay():
         binary = make("Sokoban", reward="binary").start(seed, 0)
         for action in ("Left", "Up", *dense.expert()):
             one, other = dense.step(action), binary.step(action)
-            assert (one.done, one.solved, one.effective) == (other.done, other.solved, other.effective)
+            assert (one.done, one.solved, one.effective) == (
+                other.done,
+                other.solved,
+                other.effective,
+            )
             assert dense.observation == binary.observation
