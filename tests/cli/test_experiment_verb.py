@@ -61,6 +61,7 @@ def test_a_dry_run_of_the_papers_settings_tells_sizes_and_hours():
     row = next(line for line in told.splitlines() if "qwen2.5-7b" in line)
     assert "7,615.5M" in row
     assert re.search(r"400 +8 x 16", row)
+    assert "8 cells need more than the 139 GiB of one H200: train their run files with" in told
 
 
 def test_seeds_and_settings_are_those_asked_for():

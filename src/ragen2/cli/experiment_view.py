@@ -70,6 +70,12 @@ def print_plan(plan: Plan) -> None:
         f"after another, {largest:.1f} GiB of GPU memory at most",
         f"{sum(job.folder.is_dir() for job in plan.jobs)} of {len(plan.jobs)} runs have begun in {plan.out}",
     ]
+    large = sum(row.needs is not None and row.needs.gpu_gib > device.gib for row in rows)
+    if large:
+        lines.append(
+            f"{large} cells need more than the {device.gib:.0f} GiB of {device.name}: train their run "
+            "files with --processes or --engine verl, then give this command again"
+        )
     for line in lines:
         console.print(Text(line), soft_wrap=True)
 
