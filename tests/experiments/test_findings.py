@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from ragen2.experiments.findings import (
     Claim,
@@ -18,7 +19,8 @@ from ragen2.experiments.intervals import Estimate
 
 
 def row(expects: str, claim: str = "gain") -> PaperRow:
-    return PaperRow(claim=claim, about="the gain", says="+1", expects=expects)
+    within = 0.2 if expects == "near" else None
+    return PaperRow(claim=claim, about="the gain", says="+1", expects=expects, within=within)
 
 
 def found(low: float | None, high: float | None) -> Estimate:
@@ -34,9 +36,12 @@ def found(low: float | None, high: float | None) -> Estimate:
         ("below", -0.9, -0.1, "reproduced"),
         ("below", 0.1, 0.9, "different"),
         ("below", -0.1, 0.9, "not"),
-        ("near", -0.1, 0.9, "reproduced"),
-        ("near", 0.1, 0.9, "different"),
-        ("near", -0.9, -0.1, "different"),
+        ("near", -0.1, 0.2, "reproduced"),
+        ("near", 0.05, 0.1, "reproduced"),
+        ("near", -0.1, 0.9, "not"),
+        ("near", 0.1, 0.9, "not"),
+        ("near", 0.3, 0.9, "different"),
+        ("near", -0.9, -0.3, "different"),
         ("above", None, None, "not"),
         ("near", None, None, "not"),
         ("open", 0.1, 0.9, "measured"),
@@ -44,6 +49,12 @@ def found(low: float | None, high: float | None) -> Estimate:
 )
 def test_a_verdict_asks_where_the_whole_interval_lies(expects, low, high, expected):
     assert verdict(row(expects), found(low, high)) == expected
+
+
+@pytest.mark.parametrize(("expects", "within"), [("near", None), ("above", 0.1)])
+def test_a_margin_goes_with_numbers_that_are_said_to_be_none(expects, within):
+    with pytest.raises(ValidationError, match="`within` goes with expects"):
+        PaperRow(claim="gain", about="the gain", says="0", expects=expects, within=within)
 
 
 @pytest.mark.parametrize("expects", ["above", "open"])

@@ -64,8 +64,9 @@ class Findings:
 def verdict(row: PaperRow, estimate: Estimate | None) -> Verdict:
     """Whether the interval lies where the paper's number puts it.
 
-    ``reproduced``: the whole interval on the paper's side of 0 (around 0, where that is said); ``different``:
-    on the other side; ``not``: it holds 0, or there is none. ``measured`` is what the paper left open.
+    ``reproduced``: the whole interval on the paper's side of 0, or within the margin around 0 where the paper
+    says that there is nothing; ``different``: wholly elsewhere; ``not``: it cannot tell, or there is none.
+    ``measured`` is what the paper left open.
     """
     if estimate is None:
         return "not run"
@@ -73,8 +74,11 @@ def verdict(row: PaperRow, estimate: Estimate | None) -> Verdict:
         return "measured"
     if estimate.low is None or estimate.high is None:
         return "not"
-    if row.expects == "near":
-        return "different" if estimate.is_above or estimate.is_below else "reproduced"
+    if row.expects == "near" and row.within is not None:
+        if -row.within <= estimate.low and estimate.high <= row.within:
+            return "reproduced"
+        is_apart = estimate.low > row.within or estimate.high < -row.within
+        return "different" if is_apart else "not"
     expected, other = estimate.is_above, estimate.is_below
     if row.expects == "below":
         expected, other = other, expected

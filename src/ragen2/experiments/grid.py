@@ -60,6 +60,15 @@ class PaperRow(Settings):
     expects: Literal["above", "below", "near", "open"] = Field(
         description="the side of 0 that the paper's value, or its argument, puts it on; open: it says nothing"
     )
+    within: float | None = Field(
+        None, gt=0.0, description="for near: distance from 0 up to which a number counts as none"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_margin(self) -> Self:
+        if (self.expects == "near") != (self.within is not None):
+            raise ValueError(f"{self.claim}: `within` goes with expects = \"near\", and only with it")
+        return self
 
 
 class ScaleChanges(Settings):
