@@ -129,6 +129,11 @@ def test_where_numbers_come_from_is_told(plan):
     assert found["hardware"]["processor"]
 
 
+def test_a_machine_without_the_history_is_told_the_commit(monkeypatch):
+    monkeypatch.setenv("RAGEN2_COMMIT", "0123abc")
+    assert provenance()["commit"] == "0123abc"
+
+
 def test_other_runs_of_the_folder_are_there_for_analyses_that_want_them(plan):
     finish(plan, {"0.5": 0.3, "0.9": 0.5})
     smaller = make_plan(str(plan.out.parent / "mine.toml"), scale=None, out=plan.out, seeds=1)

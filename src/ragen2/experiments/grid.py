@@ -67,7 +67,7 @@ class PaperRow(Settings):
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
         if (self.expects == "near") != (self.within is not None):
-            raise ValueError(f"{self.claim}: `within` goes with expects = \"near\", and only with it")
+            raise ValueError(f'{self.claim}: `within` goes with expects = "near", and only with it')
         return self
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from ragen2.runs.sessions import installed_versions
 
 SECONDS = 10.0
+COMMIT = "RAGEN2_COMMIT"
+"""Environment variable with the commit, for machines that have the code without its history."""
 
 
 def provenance() -> dict[str, object]:
@@ -20,7 +22,10 @@ def provenance() -> dict[str, object]:
         "hardware": {"processor": _processor(), "cores": os.cpu_count(), "gpus": _gpus()},
     }
     commit = _told(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"])
-    if commit:
+    given = os.environ.get(COMMIT)
+    if given:
+        found["commit"] = given
+    elif commit:
         found["commit"] = commit[0]
         changed = _told(["git", "-C", str(Path(__file__).parent), "status", "--porcelain", "."])
         found["commit_is_clean"] = not changed
