@@ -167,3 +167,10 @@ def test_no_run_is_tuned_on_the_seeds_it_is_judged_by():
     tuning = {cell.seed for cell in found.cells if cell.labels["block"] == "tuning"}
     judged = {cell.seed for cell in found.cells if cell.labels["block"] != "tuning"}
     assert min(tuning) >= 1000 > max(judged)
+
+
+def test_cells_of_a_smaller_model_start_from_it_whatever_the_task_names(tmp_path):
+    plan = make_plan("main_table", scale="tiny", out=tmp_path)
+    mini = [cell for cell in plan.cells if cell.labels.get("model") == "mini"]
+    assert {cell.labels["task"] for cell in mini} >= {"FrozenLake", "Sokoban"}
+    assert all(cell.model.startswith(f"{cell.labels['task']}-mini-") for cell in mini)
