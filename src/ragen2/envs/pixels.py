@@ -19,6 +19,8 @@ Colour = tuple[int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
 MAX_CELL_PIXELS = 1024
+MAX_SIDE = 4096
+"""Pixels of the longer side of an image that an agent is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,17 @@ def paint(board: Sequence[Sequence[Tile]], cell_pixels: int) -> Pixels:
         raise EnvError(f"cell_pixels must be from 1 to {MAX_CELL_PIXELS}, got {cell_pixels}")
     rows = [np.concatenate([_paint_tile(tile, cell_pixels) for tile in row], 1) for row in board]
     return np.concatenate(rows)
+
+
+def size_problem(columns: int, rows: int, cell_px: int) -> str:
+    """Why a board of this size cannot be shown as an image; empty when it can."""
+    longer = max(columns, rows)
+    if longer * cell_px <= MAX_SIDE:
+        return ""
+    return (
+        f"an image of {columns * cell_px} x {rows * cell_px} pixels is too large, its longer side may "
+        f"have {MAX_SIDE}; set cell_px to {MAX_SIDE // longer} or less"
+    )
 
 
 @lru_cache(maxsize=256)
