@@ -47,7 +47,7 @@ class StopReason(StrEnum):
     """The environment raised; the trajectory keeps the traceback."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Image:
     """A picture as an agent is shown it, height x width x 3 bytes. Equal pixels are equal values."""
 

@@ -14,6 +14,7 @@ import torch
 from ragen2.algorithms.losses import token_weights, value_loss
 from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
+from ragen2.backends.images.sight import Sight
 from ragen2.backends.optimiser import adamw
 from ragen2.backends.reading import Reader
 from ragen2.backends.saving import disk_errors
@@ -21,6 +22,7 @@ from ragen2.types import FloatArray, Sample
 
 if TYPE_CHECKING:
     from ragen2.algorithms import PPO
+    from ragen2.backends.images.inputs import ImageInputs
     from ragen2.backends.settings import LearnerSettings
 
 CRITIC_FILE = "critic.pt"
@@ -30,10 +32,19 @@ class Critic:
     """Own weights, own optimiser. Its head starts at 0, so that its first word is "nothing to come"."""
 
     def __init__(
-        self, network: Any, settings: LearnerSettings, lr: float, dtype: torch.dtype
+        self,
+        network: Any,
+        settings: LearnerSettings,
+        lr: float,
+        dtype: torch.dtype,
+        images: ImageInputs | None = None,
     ) -> None:
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.reader = Reader(self.network.get_decoder(), settings, dtype, causal=self.network)
+        # The critic encodes images as the model did when it began; only what reads them is trained.
+        sight = None if images is None else Sight(self.network, images)
+        self.reader = Reader(
+            self.network.get_decoder(), settings, dtype, causal=self.network, sight=sight
+        )
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
         width = int(self.network.config.get_text_config().hidden_size)
@@ -41,7 +52,9 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        trained = [*self.network.parameters(), *self.head.parameters()]
+        frozen = set() if sight is None else set(map(id, sight.encodings.tower))
+        weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
+        trained = [*weights, *self.head.parameters()]
         self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)
 
     @torch.no_grad()

@@ -17,11 +17,29 @@ import numpy as np
 
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.policy import Request, Sampler
-from ragen2.rollout.context import first_visible_turn, prompt_ids, system_message, turn_message
+from ragen2.rollout.context import (
+    first_visible_turn,
+    prompt_ids,
+    shown_image,
+    system_message,
+    turn_message,
+    with_images_of,
+)
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import action_span, parse_reply, reasoning_span
 from ragen2.rollout.settings import Rollout
-from ragen2.types import Completion, Group, Message, Prompt, Reply, StopReason, Trajectory, Turn
+from ragen2.rollout.sight import refuse_blind
+from ragen2.types import (
+    Completion,
+    Group,
+    Image,
+    Message,
+    Prompt,
+    Reply,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +64,7 @@ def play(
 
     ``key`` names the random streams of sampling: the same key, weights and tasks give the same groups.
     """
+    refuse_blind(env, sampler)
     plays = [[_Play(env, rollout, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
     workers = num_workers(env, rollout.env_workers)
@@ -109,6 +128,7 @@ class _Acted:
     steps: list[Step]
     executed: list[str]
     observation: str
+    image: Image | None = None
     error: str = ""
 
 
@@ -124,6 +144,7 @@ class _Play:
     users: list[Message] = field(init=False)
     turns: list[Turn] = field(default_factory=list)
     next_ids: list[int] = field(default_factory=list)
+    next_images: tuple[Image, ...] = ()
     actions_taken: int = 0
     stop: StopReason | None = None
     solved: bool = False
@@ -132,7 +153,8 @@ class _Play:
     def __post_init__(self) -> None:
         self.episode = self.env.start(self.task.seed, self.task.luck)
         self.system = system_message(self.env, self.rollout.form)
-        self.users = [self._user_message(self.episode.observation, problem="")]
+        image = shown_image(self.episode)
+        self.users = [self._user_message(self.episode.observation, image, problem="")]
 
     @property
     def prompt(self) -> Prompt:
@@ -140,14 +162,17 @@ class _Play:
 
     def prepare(self, sampler: Sampler, prefill_ids: list[int]) -> bool:
         """Build the next prompt; False (and the end) when it does not fit the model's context."""
+        first = first_visible_turn(len(self.turns), self.rollout.visible_turns)
+        users = with_images_of(self.users, self.rollout.image_window)
         self.next_ids = prompt_ids(
             sampler.tokenizer,
             self.system,
-            self.users,
+            users,
             [turn.completion for turn in self.turns],
-            first=first_visible_turn(len(self.turns), self.rollout.visible_turns),
+            first=first,
             prefill_ids=prefill_ids,
         )
+        self.next_images = tuple(image for user in users[first:] for image in user.images)
         if len(self.next_ids) + self.rollout.max_tokens > sampler.max_context:
             self.stop = StopReason.CONTEXT_FULL
         return self.stop is None
@@ -156,6 +181,7 @@ class _Play:
         return Request(
             np.array(self.next_ids, dtype=np.int64),
             (*key, self.task.seed, self.task.luck, len(self.turns)),
+            self.next_images,
         )
 
     def act(self, reply: Reply) -> _Acted:
@@ -168,9 +194,9 @@ class _Play:
                 executed.append(action)
                 if steps[-1].done:
                     break
-            return _Acted(steps, executed, self.episode.observation)
+            return _Acted(steps, executed, self.episode.observation, shown_image(self.episode))
         except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
-            return _Acted(steps, executed, "", traceback.format_exc())
+            return _Acted(steps, executed, "", error=traceback.format_exc())
 
     def record(self, completion: Completion, reply: Reply, acted: _Acted, sampler: Sampler) -> None:
         """Note the turn, and whether it was the last."""
@@ -189,13 +215,15 @@ class _Play:
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
                 action_span=action_span(completion, self.rollout.form, sampler.tokenizer),
+                images=self.next_images,
+                shown_image=acted.image,
             )
         )
         if self.stop is None and len(self.turns) >= self.env.max_turns:
             self.stop = StopReason.MAX_TURNS
         unknown = [action for step, action in zip(steps, executed, strict=True) if not step.valid]
         problem = reply.problem or (f"unknown action {unknown[0][:40]!r}" if unknown else "")
-        self.users.append(self._user_message(acted.observation, problem))
+        self.users.append(self._user_message(acted.observation, acted.image, problem))
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
@@ -212,6 +240,6 @@ class _Play:
         elif self.actions_taken >= self.env.max_actions:
             self.stop = StopReason.MAX_ACTIONS
 
-    def _user_message(self, observation: str, problem: str) -> Message:
+    def _user_message(self, observation: str, image: Image | None, problem: str) -> Message:
         left = self.env.max_actions - self.actions_taken
-        return turn_message(observation, actions_left=left, problem=problem)
+        return turn_message(observation, actions_left=left, problem=problem, image=image)

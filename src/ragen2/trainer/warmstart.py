@@ -112,6 +112,7 @@ def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: s
         loss_mask_T=loss_mask_T,
         old_logprobs_T=np.zeros(len(ids)),
         advantages_T=loss_mask_T.astype(np.float64),
+        images=tuple(image for user in dialogue.users for image in user.images),
     )
 
 
@@ -131,7 +132,7 @@ def tokenizer_corpus(config: WarmstartConfig) -> list[str]:
 
 
 def _observation_forms(env: Env) -> list[Env]:
-    if not isinstance(env, FrozenLake):
+    if not isinstance(env, FrozenLake) or env.shows_images:
         return [env]
     return [
         env.model_copy(update={"observation": form}) for form in ("coord", "grid", "grid_coord")
