@@ -29,6 +29,8 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 WORDS = r" ?\(\d+,\d+\)| ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]+|\s+"
 """One piece is a cell like (2,3), a word, a digit, a run of signs, or white space."""
 IMAGE, IMAGE_START, IMAGE_END = "<|image_pad|>", "<|vision_start|>", "<|vision_end|>"
+VIDEO = "<|video_pad|>"
+"""Never used, but the architecture asks for it."""
 ROPE_THETA = 10_000.0
 PATCH = 14
 """Pixels of a patch's side; two by two of them are one image token."""
@@ -58,7 +60,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, *, sees: bool = False
 
     With ``sees`` it also has the tokens that stand for images.
     """
-    marks = [IMAGE_START, IMAGE_END, IMAGE] if sees else []
+    marks = [IMAGE_START, IMAGE_END, IMAGE, VIDEO] if sees else []
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -155,5 +157,5 @@ def _qwen(shape: NewModel, vision: NewVision, tokenizer: Any) -> Qwen2_5_VLConfi
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
         vision_start_token_id=tokenizer.convert_tokens_to_ids(IMAGE_START),
         vision_end_token_id=tokenizer.convert_tokens_to_ids(IMAGE_END),
-        video_token_id=None,
+        video_token_id=tokenizer.convert_tokens_to_ids(VIDEO),
     )

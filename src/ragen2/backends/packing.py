@@ -119,17 +119,22 @@ def honours_packing(network: Any, dtype: torch.dtype) -> bool:
     with torch.autocast(device.type, dtype=dtype, enabled=dtype in HALF):
         alone = [rows_of(network(input_ids=part, use_cache=False)) for part in ids.split(PROBE, 1)]
         with packed_attention(network):
-            packed = rows_of(read_packed(network, {"input_ids": ids}, packing))
+            packed = rows_of(read_packed(network, ids, packing))
     wanted = torch.cat(alone, 1)
     near = HALF_ROUNDING if dtype in HALF else ROUNDING
     is_close = bool((packed - wanted).norm() <= near * wanted.norm())
     return len(packing.layers) == int(config.num_hidden_layers) and is_close
 
 
-def read_packed(network: Any, given: dict[str, torch.Tensor], packing: Packing) -> Any:
-    """What ``network`` makes of a packed row: ids, or embeddings and where they need them positions."""
-    positions = given.get("position_ids", packing.positions)
-    return network(**{**given, "position_ids": positions}, use_cache=False, packing=packing)
+def read_packed(network: Any, ids: torch.Tensor, packing: Packing) -> Any:
+    """What ``network`` makes of a packed row."""
+    return read_packed_row(network, {"input_ids": ids}, packing)
+
+
+def read_packed_row(network: Any, given: dict[str, torch.Tensor], packing: Packing) -> Any:
+    """The same for a row given as ids or embeddings, with positions of its own if it has any."""
+    at = {"position_ids": packing.positions, **given}
+    return network(**at, use_cache=False, packing=packing)
 
 
 def rows_of(out: Any) -> torch.Tensor:

@@ -27,7 +27,13 @@ from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.images.sight import Sight
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
 from ragen2.backends.one_order import has_one_order, one_order
-from ragen2.backends.packing import HALF, honours_packing, packed_attention, read_packed, rows_of
+from ragen2.backends.packing import (
+    HALF,
+    honours_packing,
+    packed_attention,
+    read_packed_row,
+    rows_of,
+)
 from ragen2.backends.settings import LearnerSettings
 from ragen2.errors import ConfigError, ModelError
 from ragen2.types import FloatArray, IntArray, Sample
@@ -170,7 +176,7 @@ class Reader:
         if batch.positions is not None:
             given["position_ids"] = batch.positions
         if batch.packing is not None:
-            out = read_packed(self._call, given, batch.packing)
+            out = read_packed_row(self._call, given, batch.packing)
         else:
             out = self._call(**given, attention_mask=batch.mask, use_cache=False)
         return rows_of(out).flatten(0, 1)[batch.predictors_N]

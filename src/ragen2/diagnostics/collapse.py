@@ -102,7 +102,8 @@ class Collapse(Diagnostic):
         if evidence.keep_scores is not None:
             # Replies to the probe set are played aside; they are in no rollout file.
             texts = row_sources(scope.traces, evidence.groups, is_saved=scope.name != PROBE)
-            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts))
+            images = [trace.images[-1] for trace in scope.traces if trace.images]
+            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts, images))
         found = measure(
             scores.logp_NP,
             scores.length_N,

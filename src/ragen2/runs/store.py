@@ -114,5 +114,6 @@ class RunDirectory:
     def save_scores(self, step: int, scopes: Iterable[ScopeScores]) -> None:
         """The score matrices of a step, in one file; nothing when there are none."""
         found = list(scopes)
+        self.images.save(step, (image for scope in found for image in scope.images))
         if found:
             write_scores(self.path, ScoreRecord(step=step, scopes=found))

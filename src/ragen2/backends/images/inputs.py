@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import transformers
@@ -34,6 +35,19 @@ class ImageInputs:
         self.token_id = token_id
         """The id that every token of an image has."""
         self._blocks: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        # Whoever asks for a row to be read holds its images until it was read.
+        self._images: WeakValueDictionary[int, Image] = WeakValueDictionary()
+
+    def number(self, image: Image) -> int:
+        """A number for an image, the same for equal ones; ``image`` finds it by that."""
+        number = self._numbers.setdefault(image.digest, len(self._numbers))
+        self._images[number] = image
+        return number
+
+    def image(self, number: int) -> Image:
+        """An image that was numbered and that somebody still holds."""
+        return self._images[number]
 
     def block(self, image: Image) -> tuple[int, ...]:
         """The ids that stand for an image, with the marks that some models put around its rows."""
@@ -122,7 +136,9 @@ def _class_of(named: dict[str, Any], config: Any) -> Any:
     if found is None and type(config) in PROCESSOR_MAPPING:
         found = PROCESSOR_MAPPING[type(config)]
     if found is None or not hasattr(found, "replace_image_token"):
-        raise ModelError(f"transformers has no processor for images of model type {config.model_type}")
+        raise ModelError(
+            f"transformers has no processor for images of model type {config.model_type}"
+        )
     return found
 
 
@@ -130,7 +146,9 @@ def _without_videos(kind: Any) -> Any:
     """The class, content with None for the parts that are not there."""
 
     def check(self: Any, name: str, argument: Any) -> Any:
-        return None if argument is None else kind.check_argument_for_proper_class(self, name, argument)
+        return (
+            None if argument is None else kind.check_argument_for_proper_class(self, name, argument)
+        )
 
     return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 

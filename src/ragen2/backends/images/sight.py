@@ -10,8 +10,8 @@ A axes of position, B rows, T tokens of a row, W slots asked for, D hidden width
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -59,9 +59,6 @@ class Sight:
         self.has_grid = hasattr(getattr(network, "model", network), "get_rope_index")
         """Whether an image's tokens have rows and columns as positions, rather than one index each."""
         self._merge = int(getattr(network.config.vision_config, "spatial_merge_size", 1))
-        self._numbers: dict[str, int] = {}
-        # Whoever asks for a row to be read holds its images until it was read.
-        self._images: WeakValueDictionary[int, Image] = WeakValueDictionary()
         self._grids: dict[tuple[int, int], tuple[int, int]] = {}
 
     def place(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
@@ -84,7 +81,7 @@ class Sight:
         if not len(wanted):
             return embeds
         numbers, which = torch.unique(wanted // STRIDE, return_inverse=True)
-        parts = self.encodings([self._images[number] for number in numbers.tolist()])
+        parts = self.encodings([self.inputs.image(number) for number in numbers.tolist()])
         starts = torch.tensor(np.cumsum([0, *map(len, parts[:-1])]), device=ids.device)
         rows = torch.cat(list(parts))[starts[which] + wanted % STRIDE]
         return embeds.masked_scatter(is_image[..., None], rows.to(embeds.dtype))
@@ -107,21 +104,20 @@ class Sight:
         bounds = [0, *(np.flatnonzero(np.diff(number_T)) + 1).tolist(), len(ids_T)]
         found = np.empty((3, len(ids_T)), dtype=np.int64)
         at = 0
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             if start == end or number_T[start] < 0:
                 found[:, start:end] = at + np.arange(end - start)
                 at += end - start
                 continue
-            rows, columns = self._grid(self._images[int(number_T[start])])
+            rows, columns = self._grid(self.inputs.image(int(number_T[start])))
             found[0, start:end] = at
             found[1:, start:end] = at + np.indices((rows, columns)).reshape(2, -1)
             at += max(rows, columns)
         return found
 
     def _ids(self, image: Image) -> IntArray:
-        number = self._numbers.setdefault(image.digest, len(self._numbers))
-        self._images[number] = image
-        return FIRST + number * STRIDE + np.arange(self.inputs.num_tokens(image))
+        first = FIRST + self.inputs.number(image) * STRIDE
+        return first + np.arange(self.inputs.num_tokens(image))
 
     def _grid(self, image: Image) -> tuple[int, int]:
         """Rows and columns of an image's tokens; the same for all images of its size."""
