@@ -11,6 +11,7 @@ from ragen2.types import (
     Completion,
     Finish,
     Group,
+    Image,
     Message,
     Prompt,
     Reply,
@@ -19,6 +20,7 @@ from ragen2.types import (
     Selection,
     StopReason,
     Trajectory,
+    reading_key,
 )
 
 PROMPT = Prompt("FrozenLake", 3, (Message("system", "rules"), Message("user", "go")))
@@ -136,3 +138,51 @@ def test_arrays_of_a_sample_must_have_one_length():
 def test_the_first_token_of_a_sample_cannot_carry_loss():
     with pytest.raises(ValueError, match="first token of a sample has nothing before it"):
         Sample(np.arange(2), np.array([True, False]), np.zeros(2), np.zeros(2))
+
+
+def test_images_with_equal_pixels_are_equal_values():
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    one, twin = Image(pixels), Image(pixels.copy())
+    assert one == twin
+    assert len({one, twin}) == 1
+    assert one.size == (2, 4)
+
+
+def test_images_of_another_shape_or_pixel_are_others():
+    pixels = np.zeros((2, 4, 3), np.uint8)
+    other = pixels.copy()
+    other[0, 0, 0] = 1
+    assert len({Image(pixels), Image(pixels.reshape(4, 2, 3)), Image(other)}) == 3
+
+
+def test_an_image_keeps_its_pixels_whatever_happens_to_the_array():
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    image = Image(pixels)
+    pixels[:] = 9
+    assert image.pixels.max() == 0
+    with pytest.raises(ValueError, match="read-only"):
+        image.pixels[:] = 1
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 2, 3), np.uint8)],
+)
+def test_what_is_no_rgb_picture_is_refused(pixels):
+    with pytest.raises(ValueError, match="an image must be height x width x 3 bytes"):
+        Image(pixels)
+
+
+def test_prompts_with_other_images_are_others():
+    images = [Image(np.full((2, 2, 3), shade, np.uint8)) for shade in (0, 1)]
+    prompts = {Prompt("FrozenLake", 3, (Message("user", "go", (image,)),)) for image in images}
+    assert len(prompts) == 2
+
+
+def test_what_is_read_differs_by_ids_and_by_images():
+    black, white = (Image(np.full((2, 2, 3), shade, np.uint8)) for shade in (0, 255))
+    ids = np.array([1, 2], dtype=np.int64)
+    assert reading_key(ids) == ids.tobytes()
+    assert reading_key(ids, [black]) == reading_key(ids, [black])
+    keys = [reading_key(ids), reading_key(ids, [black]), reading_key(ids, [white])]
+    assert len({*keys, reading_key(ids, [black, white]), reading_key(ids, [white, black])}) == 5

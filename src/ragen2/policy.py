@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ragen2.types import Completion, FloatArray, IntArray, Message, Sample, Update
+from ragen2.types import Completion, FloatArray, Image, IntArray, Message, Sample, Update
 
 if TYPE_CHECKING:
     from ragen2.algorithms import PPO
@@ -44,6 +44,8 @@ class Request:
 
     prompt_ids_T: IntArray
     key: tuple[int | str, ...]
+    images: tuple[Image, ...] = ()
+    """Those in the prompt, in the order of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,20 @@ class Pair:
 
     context_ids_T: IntArray
     continuation_ids_T: IntArray
+    images: tuple[Image, ...] = ()
+    """Those in the context, in the order of their tokens."""
 
 
 class ChatTokenizer(Protocol):
-    """Turns chat into token ids, piece by piece, so that sampled ids are never touched."""
+    """Turns chat into token ids, piece by piece, so that sampled ids are never touched.
+
+    The images of a message become the model's own image tokens.
+    """
+
+    @property
+    def blind_because(self) -> str:
+        """Why messages may not hold images; empty where they may."""
+        ...
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation up to the point where the assistant writes."""

@@ -6,6 +6,7 @@ T tokens. Arrays carry them as a suffix: ``rewards_G``, ``logp_NP``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+PixelArray = npt.NDArray[np.uint8]
 
 Role = Literal["system", "user", "assistant"]
 
@@ -45,12 +47,47 @@ class StopReason(StrEnum):
     """The environment raised; the trajectory keeps the traceback."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Image:
+    """A picture as an agent is shown it, height x width x 3 bytes. Equal pixels are equal values."""
+
+    pixels: PixelArray
+    digest: str = field(init=False)
+    """Names the pixels: 32 hexadecimal digits of their SHA-256."""
+
+    def __post_init__(self) -> None:
+        pixels = self.pixels
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
+            raise ValueError(
+                f"an image must be height x width x 3 bytes, got {pixels.shape} of {pixels.dtype}"
+            )
+        frozen = np.ascontiguousarray(pixels)
+        if frozen is pixels:
+            frozen = pixels.copy()
+        frozen.flags.writeable = False
+        hashed = hashlib.sha256(f"{frozen.shape}".encode() + frozen.tobytes()).hexdigest()[:32]
+        object.__setattr__(self, "pixels", frozen)
+        object.__setattr__(self, "digest", hashed)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.pixels.shape[0], self.pixels.shape[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Image) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message."""
+    """One chat message; its images stand before its words."""
 
     role: Role
     content: str
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +140,8 @@ class Turn:
     """One exchange: what the model saw, what it wrote, what came of it."""
 
     prompt_ids_T: IntArray
-    """Every token the model saw before it wrote, including a pre-filled opening tag."""
+    """Every token the model saw before it wrote, including a pre-filled opening tag. The places of an
+    image hold the model's own image token."""
     completion: Completion
     reply: Reply
     reasoning_span: tuple[int, int]
@@ -117,6 +155,15 @@ class Turn:
     """The actions that the environment really took, in order."""
     action_span: tuple[int, int] = (0, 0)
     """Half-open range of ``completion.ids_T`` between the answer's tags; empty without an action."""
+    images: tuple[Image, ...] = ()
+    """The images in ``prompt_ids_T``, in the order of their tokens."""
+    shown_image: Image | None = None
+    """What the environment showed after the actions, beside ``observation``."""
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """What was shown after the actions as a value to compare: text, and name of the image."""
+        return self.observation, self.shown_image.digest if self.shown_image else ""
 
     @property
     def reasoning_ids_T(self) -> IntArray:
@@ -275,6 +322,8 @@ class Sample:
     """The critic's value before each written token, 0 elsewhere; None without a critic."""
     returns_T: FloatArray | None = None
     """What the critic should have said, 0 elsewhere; None without a critic."""
+    images: tuple[Image, ...] = ()
+    """The images in ``ids_T``, in the order of their tokens."""
 
     def __post_init__(self) -> None:
         shapes = {
@@ -300,3 +349,8 @@ class Update:
     """Tokens that carried loss."""
     num_steps: int = 0
     """Optimiser steps taken."""
+
+
+def reading_key(ids_T: IntArray, images: Sequence[Image] = ()) -> bytes:
+    """What a model reads, as a value to compare: equal ids with other images are something else."""
+    return ids_T.tobytes() + "".join(image.digest for image in images).encode()

@@ -168,3 +168,17 @@ def test_an_unfinished_episode_fails_its_check(program: Program, tmp_path: Path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("ragen2: Hollow: not true that ")
+
+
+def test_a_board_shown_as_an_image_is_painted_in_the_terminal(program: Program) -> None:
+    env = make("FrozenLake", slip=0, observation="image")
+    plan = plan_of(env, seed=3)
+    given = "".join(f"{action}\n" for action in plan)
+    done = program(
+        *("envs", "play", "FrozenLake", "--seed", "3"),
+        *settings("slip=0", "observation=image"),
+        given=given,
+    )
+    assert done.returncode == 0
+    assert "▀" * 56 in done.stdout
+    assert "solved" in done.stdout

@@ -12,7 +12,8 @@ from ragen2.config import dump_config, load_run, recipe_names
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.loop import train
 
-RECIPES = [name for name in recipe_names() if name != "frozen_lake_tiny"]
+TEXT = [name for name in recipe_names() if name.startswith("frozen_lake_")]
+RECIPES = [name for name in TEXT if name != "frozen_lake_tiny"]
 # GRPO is the embedded default: test_learning.py has it.
 QUICK = [name for name in RECIPES if not name.endswith(("_unfiltered", "_grpo"))]
 QUICK.append("frozen_lake_dr_grpo")
@@ -59,3 +60,10 @@ def test_a_trivial_task_is_learned_by_every_other_algorithm(
 def test_a_recipe_gains_15_points_of_held_out_success(recipe: str, tmp_path: Path) -> None:
     before, after = held_out_success(recipe, (), tmp_path)
     assert after >= before + 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.learning
+def test_a_model_that_sees_gains_20_points_from_images_alone(tmp_path: Path) -> None:
+    before, after = held_out_success("vision_frozen_lake", (), tmp_path)
+    assert after >= before + 0.20

@@ -30,6 +30,10 @@ class Toy(Env):
     def instruction(self) -> str:
         return "Count." if self.fault == "no example" else "Count. <answer>add</answer>"
 
+    @property
+    def shows_images(self) -> bool:
+        return self.fault.startswith("sees")
+
     def start(self, seed, luck):
         STARTS.append(seed)
         return ToyEpisode(self.fault, 2 + seed % 3, luck)
@@ -127,6 +131,16 @@ class ToyEpisode(Episode):
         texts = {"silent": "", "tagged": "<answer>add</answer>", "one text": "I count."}
         return texts.get(self.fault, f"{self.count} of {self.goal}, so {' '.join(actions)}")
 
+    @property
+    def shown_image(self):
+        if self.fault == "unannounced image":
+            return np.zeros((4, 4, 3), np.uint8)
+        if self.fault.startswith("sees") and not (self.fault == "sees at times" and self.count):
+            shade = len(STARTS) % 200 if self.fault == "sees noise" else self.count
+            shade = self.luck if self.fault == "sees luck" else shade
+            return np.full((4, 4, 3), shade, np.uint8)
+        return None
+
     def image(self, cell_pixels=28):
         if self.fault == "grey picture":
             return np.zeros((4, 4), np.uint8)
@@ -140,7 +154,7 @@ def problem(claim, env, seeds=range(6)):
 def test_a_sound_environment_passes_every_claim():
     claims = check_env(Toy(), seeds=range(6))
     assert claims == list(check._CLAIMS)
-    assert len(claims) == 14
+    assert len(claims) == 15
 
 
 FAULTS = [
@@ -160,6 +174,18 @@ FAULTS = [
     ("actions and reasoning can stand in a reply", "separator", "'add || add' cannot stand"),
     ("actions and reasoning can stand in a reply", "silent", "the reasoning '' cannot stand"),
     ("actions and reasoning can stand in a reply", "tagged", "cannot stand between tags"),
+    ("the same seed and luck give the same episode", "sees noise", "first images differ"),
+    ("the prompt depends on the seed, not on luck", "sees luck", "4 prompts for four members"),
+    (
+        "an image is shown in every state, or in none",
+        "sees at times",
+        "shown_image is None in state",
+    ),
+    (
+        "an image is shown in every state, or in none",
+        "unannounced image",
+        "an image is shown, but shows_images is False",
+    ),
     ("a picture is height x width x 3 bytes", "grey picture", "shape (4, 4)"),
     ("the expert solves the task and none does better", "lazy", "solves none of 6 tasks"),
     (
@@ -177,6 +203,10 @@ FAULTS = [
 def test_a_broken_promise_is_found(claim, fault, found):
     seeds = range(40) if claim == "odd actions are survived" else range(6)
     assert found in problem(claim, Toy(fault=fault), seeds)
+
+
+def test_an_environment_that_shows_images_passes_every_claim():
+    assert check_env(Toy(fault="sees well"), seeds=range(6)) == list(check._CLAIMS)
 
 
 def test_every_claim_is_shown_to_fail():

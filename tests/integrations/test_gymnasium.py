@@ -173,3 +173,35 @@ def test_an_id_can_be_made_by_naming_the_module():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["FrozenLake", "Sokoban"])
+def test_an_image_observation_is_the_picture_that_is_rendered(kind):
+    env = gymnasium.make(
+        f"ragen2/{kind}-v0", observation="image+text", cell_px=14, render_mode="rgb_array"
+    )
+    observation, _ = env.reset(seed=3)
+    episode = make(kind, observation="image+text", cell_px=14).start(3, 0)
+    assert observation["text"] == episode.observation
+    assert np.array_equal(observation["image"], episode.shown_image)
+    assert np.array_equal(env.render(), observation["image"])
+    action = episode.expert()[0]
+    moved, *_ = env.step(action)
+    assert not np.array_equal(moved["image"], observation["image"])
+    assert np.array_equal(env.render(), moved["image"])
+
+
+def test_gymnasiums_checker_is_content_with_images():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make("ragen2/FrozenLake-v0", observation="image").unwrapped)
+
+
+def test_an_image_of_another_size_than_the_space_is_refused(tmp_path):
+    levels = tmp_path / "levels.txt"
+    rooms = ["######\n#@ $.#\n######\n", "#####\n#@$.#\n#####\n", "######\n#@$. #\n######\n"]
+    levels.write_text("".join(f"; {number}\n{room}\n" for number, room in enumerate(rooms)))
+    env = gymnasium.make("ragen2/Sokoban-v0", observation="image", levels=str(levels))
+    env.reset(seed=HELD_OUT_SEEDS)
+    with pytest.raises(EnvError, match="make one environment for each size"):
+        env.reset(seed=HELD_OUT_SEEDS + 1)

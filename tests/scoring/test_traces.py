@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragen2.scoring import Trace, first_turn_traces, trajectory_traces, turn_traces
 from ragen2.scoring.traces import (
-    distinct_prompts,
+    first_of_prompts,
     of_first_prompts,
     until_prompts,
     until_tokens,
@@ -210,4 +210,6 @@ def test_a_draw_is_cut_where_its_least_comparison_would_cost_too_much():
 
 
 def test_distinct_prompts_are_in_order_of_appearance():
-    assert [p.tolist() for p in distinct_prompts(traces_of(9, 7, 9, 8))] == [[9], [7], [8]]
+    firsts = first_of_prompts(traces_of(9, 7, 9, 8))
+    assert [one.prompt_ids_T.tolist() for one in firsts] == [[9], [7], [8]]
+    assert [one.reasoning_ids_T.tolist() for one in firsts] == [[0], [1], [3]]

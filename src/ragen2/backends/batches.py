@@ -36,6 +36,8 @@ class Batch:
     temperature: float
     values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+    """Of each token of ``ids``, where they are more than its index in its sample."""
 
     @classmethod
     def of(
@@ -46,8 +48,12 @@ class Batch:
         *,
         is_packed: bool,
         shared: Sequence[tuple[int, int]] | None = None,
+        positions: Sequence[IntArray] | None = None,
     ) -> Batch:
-        """Join ``samples``; ``weights`` has one token weight a sample, ``shared`` is for packed ones."""
+        """Join ``samples``; ``weights`` has one token weight a sample, ``shared`` is for packed ones.
+
+        ``positions`` are those of each sample's tokens, axes x tokens.
+        """
         begins = shared or [(0, 0)] * len(samples)
         lengths = [len(s.ids_T) - count for s, (_, count) in zip(samples, begins, strict=True)]
         width = max(lengths)
@@ -75,7 +81,20 @@ class Batch:
             temperature=samples[0].temperature,
             values_N=_floats_if_there(samples, [s.values_T for s in samples], device),
             returns_N=_floats_if_there(samples, [s.returns_T for s in samples], device),
+            positions=_side_by_side(positions, begins, is_packed).to(device) if positions else None,
         )
+
+
+def _side_by_side(
+    positions: Sequence[IntArray], begins: Sequence[tuple[int, int]], is_packed: bool
+) -> torch.Tensor:
+    """Axes x rows x tokens: one row of all, without what is shared, or a row each."""
+    if is_packed:
+        parts = [one[:, count:] for one, (_, count) in zip(positions, begins, strict=True)]
+        return torch.as_tensor(np.concatenate(parts, axis=1))[:, None]
+    width = max(one.shape[1] for one in positions)
+    rows = [np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in positions]
+    return torch.as_tensor(np.stack(rows, axis=1))
 
 
 def packed_batches(lengths: Sequence[int], budget: int, at_once: int = 1) -> list[list[int]]:

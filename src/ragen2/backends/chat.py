@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragen2.errors import ModelError
 from ragen2.types import Message
+
+if TYPE_CHECKING:
+    from ragen2.backends.images.inputs import ImageInputs
 
 _PLACEHOLDER = "ragen2assistantplaceholder"
 _PLAIN_DECODING = "transformers.tokenization_utils_tokenizers"
@@ -24,16 +27,36 @@ PLAIN_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"
 )
 """For base models whose tokenizer brings no template."""
+PLAIN_IMAGE_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'].capitalize() + ': ' }}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"
+)
+"""The same for models that read images; their token goes where IMAGE stands."""
+TEXT_ONLY = "this model reads text only"
+
+Content = str | list[dict[str, str]]
 
 
 class TemplateTokenizer:
-    """A ChatTokenizer over any Hugging Face tokenizer."""
+    """A ChatTokenizer over any Hugging Face tokenizer; with ``images``, over a model's image tokens too."""
 
-    def __init__(self, tokenizer: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+        images: ImageInputs | None = None,
+        *,
+        blind_because: str = TEXT_ONLY,
+    ) -> None:
         self.hf = tokenizer
         self.eos_ids = frozenset(eos_ids)
+        self.images = images
+        self.blind_because = blind_because if images is None else ""
         if not tokenizer.chat_template:
-            tokenizer.chat_template = PLAIN_TEMPLATE
+            tokenizer.chat_template = _plain_template(images)
         self._takes_system = self._accepts_system_role()
         # Members of a group begin alike, and their turns often go on alike.
         self._start_ids = lru_cache(maxsize=REMEMBERED)(self._encode_start)
@@ -72,33 +95,48 @@ class TemplateTokenizer:
             self.hf.decode(ids_T, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message]) -> str:
+        """A conversation up to the assistant's words as text, one token for each image."""
         if not self._takes_system and messages and messages[0].role == "system":
-            first = Message("user", f"{messages[0].content}\n\n{messages[1].content}")
-            messages = [first, *messages[2:]]
-        return self._apply([{"role": m.role, "content": m.content} for m in messages])
+            system, user, *rest = messages
+            first = Message("user", f"{system.content}\n\n{user.content}", user.images)
+            messages = [first, *rest]
+        return self._apply(messages)
 
     def _encode_start(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        return tuple(self.encode(self._render(messages)))
+        return tuple(self._ids(self.render(messages), messages))
 
     def _encode_bridge(self, message: Message) -> tuple[int, ...]:
         """What the template puts after an assistant's words and before its next ones."""
-        dialogue = [
-            {"role": "user", "content": "."},
-            {"role": "assistant", "content": _PLACEHOLDER},
-            {"role": message.role, "content": message.content},
-        ]
-        return tuple(self.encode(self._apply(dialogue).rpartition(_PLACEHOLDER)[2]))
+        dialogue = [Message("user", "."), Message("assistant", _PLACEHOLDER), message]
+        return tuple(self._ids(self._apply(dialogue).rpartition(_PLACEHOLDER)[2], [message]))
 
-    def _apply(self, dialogue: list[dict[str, str]]) -> str:
+    def _ids(self, text: str, messages: Sequence[Message]) -> list[int]:
+        """Ids of a rendered text, each image in its place."""
+        shown = [image for message in messages for image in message.images]
+        if not shown:
+            return self.encode(text)
+        if self.images is None:
+            raise ModelError(f"a message holds an image, but {self.blind_because}")
+        return self.images.expand(self.encode(text), shown)
+
+    def _apply(self, messages: Sequence[Message]) -> str:
+        dialogue = [{"role": one.role, "content": self._content(one)} for one in messages]
         return str(
             self.hf.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
         )
 
+    def _content(self, message: Message) -> Content:
+        """Templates of models that read images take a list of parts, many of them nothing else."""
+        if self.images is None:
+            return message.content
+        words = [{"type": "text", "text": message.content}] if message.content else []
+        return [*({"type": "image"} for _ in message.images), *words]
+
     def _accepts_system_role(self) -> bool:
         from jinja2 import TemplateError
 
-        turns = [{"role": "system", "content": _PLACEHOLDER}, {"role": "user", "content": "."}]
+        turns = [Message("system", _PLACEHOLDER), Message("user", ".")]
         try:
             return _PLACEHOLDER in self._apply(turns)
         except TemplateError:
@@ -110,3 +148,9 @@ class TemplateTokenizer:
                 f"the chat template of this model cannot be rendered: {error}"
             ) from error
         return False
+
+
+def _plain_template(images: ImageInputs | None) -> str:
+    if images is None:
+        return PLAIN_TEMPLATE
+    return PLAIN_IMAGE_TEMPLATE.replace("IMAGE", str(images.processor.image_token))

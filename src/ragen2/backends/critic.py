@@ -15,6 +15,7 @@ from ragen2.algorithms.losses import token_weights, value_loss
 from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
 from ragen2.backends.dist.team import ALONE, Team
+from ragen2.backends.images.sight import Sight
 from ragen2.backends.minibatches import even_parts
 from ragen2.backends.optimiser import adamw
 from ragen2.backends.reading import Reader
@@ -23,6 +24,7 @@ from ragen2.types import FloatArray, Sample
 
 if TYPE_CHECKING:
     from ragen2.algorithms import PPO
+    from ragen2.backends.images.inputs import ImageInputs
     from ragen2.backends.settings import LearnerSettings
 
 CRITIC_FILE = "critic.pt"
@@ -37,11 +39,16 @@ class Critic:
         settings: LearnerSettings,
         lr: float,
         dtype: torch.dtype,
+        images: ImageInputs | None = None,
         team: Team = ALONE,
     ) -> None:
         self.team = team
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self.reader = Reader(self.network.get_decoder(), settings, dtype, team, causal=self.network)
+        # The critic encodes images as the model did when it began; only what reads them is trained.
+        sight = None if images is None else Sight(self.network, images)
+        self.reader = Reader(
+            self.network.get_decoder(), settings, dtype, team, causal=self.network, sight=sight
+        )
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
         width = int(self.network.config.get_text_config().hidden_size)
@@ -49,7 +56,9 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        trained = [*self.network.parameters(), *self.head.parameters()]
+        frozen = set() if sight is None else set(map(id, sight.encodings.tower))
+        weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
+        trained = [*weights, *self.head.parameters()]
         self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)
 
     @torch.no_grad()

@@ -13,8 +13,10 @@ import torch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.draws import cut, invert
 from ragen2.backends.engine import Engine, open_engine
+from ragen2.backends.images.sight import Sight
 from ragen2.backends.kv_memory import KVMemory, KVRecorder, weights_version
 from ragen2.backends.logprobs import Trunk
+from ragen2.backends.lora import base_of
 from ragen2.backends.precision import compute_dtype
 from ragen2.backends.scoring import PairScorer
 from ragen2.backends.settings import SCORE_TOKENS, EngineChoice, Precision
@@ -40,15 +42,19 @@ class HFPolicy:
         score_tokens: int = SCORE_TOKENS,
         precision: Precision = "auto",
         engine: EngineChoice = "auto",
+        sight: Sight | None = None,
     ) -> None:
         self.network = network
         self.tokenizer = tokenizer
         self.max_batch = max_batch
         self.dtype = compute_dtype(precision, next(network.parameters()).device)
-        self.max_context = int(
-            getattr(network.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
-        )
-        self.trunk = Trunk(network)
+        text = network.config.get_text_config()
+        self.max_context = int(getattr(text, "max_position_embeddings", None) or DEFAULT_CONTEXT)
+        if sight is None and tokenizer.images is not None:
+            sight = Sight(base_of(network), tokenizer.images)
+        self.trunk = Trunk(network, sight)
+        self.never_written = [] if sight is None else [sight.inputs.token_id]
+        """Ids that no reply may hold: an image token stands for an image that was shown."""
         self.scorer = PairScorer(self.trunk, score_tokens)
         self._pieces = _TokenTexts(tokenizer)
         self._memory: KVMemory | None = None
@@ -77,12 +83,17 @@ class HFPolicy:
             return []
         if not isinstance(self.engine, str):
             return self.engine.sample(requests, params)
+        requests = [self._placed(request) for request in requests]
         completions: list[Completion] = []
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
             with self.precision():
                 completions.extend(_Decoder(self, batch, params).run())
         return completions
+
+    def _placed(self, request: Request) -> Request:
+        ids_T = self.trunk.placed(request.prompt_ids_T, request.images)
+        return Request(ids_T, request.key, request.images)
 
     def remember(self, memory: KVMemory | None) -> None:
         """Keep the cache of the batch just written for a batch that continues it."""
@@ -143,6 +154,7 @@ class _Decoder:
         self.may_end = policy._pieces.may_end(params.stop)
         self.longest_stop = max((len(text) for text in params.stop), default=0)
         self.version = weights_version(policy.network)
+        self.places = policy.trunk.places([request.prompt_ids_T for request in requests])
         self.recorder = KVRecorder()
 
     def run(self) -> list[Completion]:
@@ -165,13 +177,8 @@ class _Decoder:
             is_real = torch.zeros((len(active), 1), dtype=mask.dtype, device=self.device)
             is_real[going] = 1
             mask = torch.cat([mask, is_real], dim=1)
-            out = self.policy.network(
-                input_ids=tokens[:, None],
-                attention_mask=mask,
-                position_ids=mask.sum(1, keepdim=True) - 1,
-                past_key_values=cache,
-                use_cache=True,
-            )
+            slots = mask.sum(1, keepdim=True) - 1
+            out = self._read(tokens[:, None], mask, self.places(slots, active), cache)
             logits = out.logits[:, -1]
         self.recorder.retire(cache, mask, list(range(len(active))), active)
         self.policy.remember(self.recorder.finish(cache, self._read_ids(), self.version))
@@ -191,14 +198,8 @@ class _Decoder:
         ids, new = _left_padded(fresh, self.device)
         mask = torch.cat([memory.mask[at], new], dim=1)
         before = torch.tensor(known, device=self.device)[:, None]
-        out = self.policy.network(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(before + new.cumsum(1) - 1).clamp(min=0),
-            past_key_values=memory.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        slots = (before + new.cumsum(1) - 1).clamp(min=0)
+        out = self._read(ids, mask, self.places(slots), memory.cache)
         return out.logits[:, -1], memory.cache, mask
 
     def _read_whole(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
@@ -208,20 +209,29 @@ class _Decoder:
             unique.setdefault(request.prompt_ids_T.tobytes(), len(unique))
             for request in self.requests
         ]
+        firsts = [rows.index(row) for row in range(len(unique))]
         ids, mask = _left_padded(
             [np.frombuffer(key, dtype=np.int64) for key in unique], self.device
         )
-        out = self.policy.network(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        slots = (mask.cumsum(1) - 1).clamp(min=0)
+        out = self._read(ids, mask, self.places(slots, firsts), None)
         expand = torch.tensor(rows, device=self.device)
         cache = out.past_key_values
         cache.batch_select_indices(expand)
         return out.logits[expand, -1], cache, mask[expand]
+
+    def _read(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
+    ) -> Any:
+        """Logits of the last token of each row, and the cache with the rows in it."""
+        return self.policy.network(
+            **self.policy.trunk.read(ids),
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
 
     def _read_ids(self) -> list[IntArray]:
         """What each row's cache holds: its prompt and all written tokens but the last."""
@@ -233,10 +243,13 @@ class _Decoder:
     def _choose(self, logits: torch.Tensor, active: list[int], position: int) -> torch.Tensor:
         """Draw one token a row by inverting the cumulative distribution at the row's own uniform."""
         logp = torch.log_softmax(logits.float() / (self.params.temperature or 1.0), dim=-1)
+        may_be = logp
+        if never := self.policy.never_written:
+            may_be = logp.index_fill(-1, torch.tensor(never, device=self.device), -torch.inf)
         if self.params.temperature == 0.0:
-            tokens = logp.argmax(-1)
+            tokens = may_be.argmax(-1)
         else:
-            kept = cut(logp, top_k=self.params.top_k, top_p=self.params.top_p)
+            kept = cut(may_be, top_k=self.params.top_k, top_p=self.params.top_p)
             uniforms = self.uniforms[active, position, None]
             draws = torch.as_tensor(uniforms, dtype=torch.float32).to(self.device)
             tokens = invert(kept.cumsum(-1), draws)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
 
 from ragen2.algorithms.base import LossInputs, Objective
 from ragen2.algorithms.losses import KLEstimator, kl_estimate
@@ -23,6 +22,8 @@ from ragen2.backends.batches import Batch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.critic import Critic
 from ragen2.backends.dist.team import ALONE, Team, whole_tensor
+from ragen2.backends.images.encodings import tower_of
+from ragen2.backends.images.sight import Sight
 from ragen2.backends.logprobs import Trunk
 from ragen2.backends.lora import add_lora, base_of
 from ragen2.backends.minibatches import random_parts
@@ -71,9 +72,12 @@ class TorchLearner:
         self.team = team
         self.settings = settings
         self.seed = seed
+        if tokenizer.images is not None and model.vision == "frozen":
+            for weight in tower_of(network):
+                weight.requires_grad_(False)
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
-        self.trunk = Trunk(base_of(self.network))
+        self.trunk = Trunk(base_of(self.network), self._sight(is_trained=model.vision == "trained"))
         dtype = compute_dtype(model.precision, self.device)
         self.reader = TokenReader(self.trunk, settings, dtype, team)
         self.num_updates = 0
@@ -99,6 +103,11 @@ class TorchLearner:
         return self.network
 
     @property
+    def sight(self) -> Sight | None:
+        """How the model reads images; None for one that reads text only."""
+        return self.trunk.sight
+
+    @property
     def critic(self) -> Critic | None:
         """The critic beside the model, if one was started."""
         return self._critic
@@ -109,7 +118,9 @@ class TorchLearner:
             frozen = copy.deepcopy(self.whole)
             frozen.requires_grad_(False)
             never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
-            self._reference = TokenReader(Trunk(frozen), never_trained, self.reader.dtype)
+            images = self.tokenizer.images
+            trunk = Trunk(frozen, None if images is None else Sight(frozen, images))
+            self._reference = TokenReader(trunk, never_trained, self.reader.dtype)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
@@ -122,7 +133,8 @@ class TorchLearner:
     def start_critic(self, lr: float) -> None:
         """Put a critic beside the model; it starts from the weights as they are now."""
         plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
-        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, self.team.replicas)
+        images, replicas = self.tokenizer.images, self.team.replicas
+        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images, replicas)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -217,6 +229,8 @@ class TorchLearner:
         with disk_errors():
             plain.save_pretrained(folder)
             self.tokenizer.hf.save_pretrained(folder)
+            if self.tokenizer.images is not None:
+                self.tokenizer.images.save(folder)
 
     def save(self, folder: Path) -> None:
         """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
@@ -247,7 +261,7 @@ class TorchLearner:
             if self.is_lora:
                 self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
             else:
-                saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                saved = type(self.network).from_pretrained(folder, dtype=torch.float32)
                 self._load_weights(saved.state_dict())
             self._load_optimiser(state["optimiser"])
             self.num_updates = int(state["num_updates"])
@@ -269,6 +283,12 @@ class TorchLearner:
             "device": str(self.device),
             **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
         }
+
+    def _sight(self, *, is_trained: bool) -> Sight | None:
+        images = self.tokenizer.images
+        return (
+            None if images is None else Sight(base_of(self.network), images, is_trained=is_trained)
+        )
 
     @property
     def _trained(self) -> list[torch.nn.Parameter]:

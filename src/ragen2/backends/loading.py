@@ -16,12 +16,20 @@ from huggingface_hub.errors import (
     HFValidationError,
     RepositoryNotFoundError,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.chat import TEXT_ONLY, TemplateTokenizer
+from ragen2.backends.images.checking import refuse_other_reading
+from ragen2.backends.images.inputs import ImageInputs, open_inputs
 from ragen2.backends.one_order import prepare_products
-from ragen2.backends.settings import EMBEDDED
-from ragen2.errors import ModelError
+from ragen2.backends.settings import EMBEDDED_MODELS
+from ragen2.errors import DependencyError, ModelError
 from ragen2.runs.checkpoints import newest_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -59,8 +67,8 @@ class Location:
 
 def locate(model: str) -> Location:
     """Turn what a user may write into a folder or hub id; a path that is not there is an error."""
-    if model == EMBEDDED:
-        return Location(str(resources.files("ragen2") / "models" / EMBEDDED))
+    if model in EMBEDDED_MODELS:
+        return Location(str(resources.files("ragen2") / "models" / model))
     path = Path(model).expanduser()
     if path.is_file() and path.suffix == ".gguf":
         return Location(str(path.parent), path.name)
@@ -77,11 +85,15 @@ def locate(model: str) -> Location:
 
 
 def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
-    """The causal LM in float32 on ``device``, and its chat tokenizer."""
+    """The language model in float32 on ``device``, and its chat tokenizer.
+
+    One that reads images is opened with them, if its folder has all that takes.
+    """
     location = locate(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
-        network, found = AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(location.source, **location.options)
+        network, found = _class_for(config).from_pretrained(
             location.source,
             dtype=torch.float32,
             output_loading_info=True,
@@ -104,7 +116,32 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
         tokenizer.pad_token_id = tokenizer.eos_token_id
     network.to(device)
     network.eval()
-    return network, TemplateTokenizer(tokenizer, _eos_ids(network, tokenizer))
+    images, reason = _open_images(model, location, config, tokenizer)
+    eos_ids = _eos_ids(network, tokenizer)
+    chat = TemplateTokenizer(tokenizer, eos_ids, images, blind_because=reason)
+    if images is not None:
+        refuse_other_reading(model, network, chat)
+    return network, chat
+
+
+def _class_for(config: Any) -> Any:
+    return AutoModelForImageTextToText if _reads_images(config) else AutoModelForCausalLM
+
+
+def _reads_images(config: Any) -> bool:
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def _open_images(
+    model: str, location: Location, config: Any, tokenizer: Any
+) -> tuple[ImageInputs | None, str]:
+    """The image side of a model, or why it has none; it can be used for text all the same."""
+    if not _reads_images(config):
+        return None, TEXT_ONLY
+    try:
+        return open_inputs(location.source, location.options, config, tokenizer), ""
+    except (ModelError, DependencyError) as error:
+        return None, f"model {model} cannot read them: {error}"
 
 
 def open_tokenizer(model: str) -> TemplateTokenizer:

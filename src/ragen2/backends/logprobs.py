@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ragen2.backends.images.sight import Places, Sight, plain_places
 from ragen2.backends.linear_logprobs import LinearLogprobs
 from ragen2.backends.precision import float_product
+from ragen2.errors import ModelError
+from ragen2.types import Image, IntArray
 
 MAX_LOGITS = 2**25
 """Elements of one chunk of logits: 128 MiB in float32."""
@@ -94,8 +97,9 @@ class Trunk:
     outside the head; ``Trunk`` compares both ways once and refuses to split where they differ.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, sight: Sight | None = None) -> None:
         self.network = network
+        self.sight = sight
         self.decoder = network.get_decoder()
         self.head = network.get_output_embeddings()
         self.splits = self.head is not None and self._same_logits()
@@ -113,12 +117,33 @@ class Trunk:
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, **more: Any
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor], Any]:
-        """Hidden rows (or logits, where the model does not split), their head, and the cache."""
+        """Hidden rows (or logits, where the model does not split), their head, and the cache.
+
+        ``ids`` are rows as ``placed`` gives them.
+        """
         if self.splits:
-            out = self.decoder(input_ids=ids, attention_mask=mask, **more)
+            out = self.decoder(**self.read(ids), attention_mask=mask, **more)
             return out.last_hidden_state, self.head, out.past_key_values
-        out = self.network(input_ids=ids, attention_mask=mask, **more)
+        out = self.network(**self.read(ids), attention_mask=mask, **more)
         return out.logits, identity, out.past_key_values
+
+    def placed(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
+        """A row under which images are told apart; without images the row itself."""
+        if not images:
+            return ids_T
+        if self.sight is None:
+            raise ModelError("a prompt holds images, but this model reads text only")
+        return self.sight.place(ids_T, images)
+
+    def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a network is given for placed rows: ids, or embeddings with images among them."""
+        return (
+            {"input_ids": ids} if self.sight is None else {"inputs_embeds": self.sight.embed(ids)}
+        )
+
+    def places(self, rows: Sequence[IntArray]) -> Places:
+        """Positions in placed rows."""
+        return plain_places if self.sight is None else self.sight.places(rows, self.device)
 
     @torch.no_grad()
     def _same_logits(self) -> bool:

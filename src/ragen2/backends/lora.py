@@ -20,12 +20,30 @@ def add_lora(network: Any, model: ModelSettings, seed: int) -> Any:
     settings = LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
-        target_modules="all-linear",
+        target_modules=targets(network, model),
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
         torch.manual_seed(stream_key(seed, "lora") % 2**63)
         return get_peft_model(network, settings)
+
+
+def targets(network: Any, model: ModelSettings) -> str | list[str]:
+    """Which layers get adapters: all linear ones, or those of the language model if the rest is frozen."""
+    decoder = network.get_decoder()
+    if model.vision == "trained" or not reads_images(network):
+        return "all-linear"
+    start = next(name for name, module in network.named_modules() if module is decoder)
+    return [
+        f"{start}.{name}"
+        for name, module in decoder.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    ]
+
+
+def reads_images(network: Any) -> bool:
+    """Whether a model has anything before its language model that images go through."""
+    return hasattr(network, "get_image_features") and hasattr(network.config, "vision_config")
 
 
 def base_of(network: Any) -> Any:

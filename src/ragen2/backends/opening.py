@@ -15,7 +15,7 @@ from ragen2.backends.dist.team import Replicas, Shards
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.learner import TorchLearner
 from ragen2.backends.loading import locate, open_model, open_tokenizer, pick_device
-from ragen2.backends.new_model import new_model, train_tokenizer
+from ragen2.backends.new_model import new_inputs, new_model, train_tokenizer
 from ragen2.backends.server import ServerScorer
 from ragen2.backends.server_journal import Journal
 from ragen2.backends.server_policy import ServerPolicy, served_context
@@ -85,6 +85,7 @@ def open_agent(
         score_tokens=model.score_tokens,
         precision=model.precision,
         engine=model.engine,
+        sight=trained.sight,
     )
     return Agent(trained, follower(local, model, server or ServerSettings()), local)
 
@@ -177,9 +178,11 @@ def make_agent(
     shape: NewModel, corpus: list[str], learner: LearnerSettings, *, device: str, seed: int
 ) -> Agent:
     """A new model of ``shape`` whose tokenizer is trained on ``corpus``."""
-    hf_tokenizer = train_tokenizer(corpus, shape.vocabulary)
+    hf_tokenizer = train_tokenizer(corpus, shape.vocabulary, sees=shape.vision is not None)
     network = new_model(shape, hf_tokenizer, seed).to(pick_device(device))
-    tokenizer = TemplateTokenizer(hf_tokenizer, [hf_tokenizer.eos_token_id])
-    trained = TorchLearner(network, tokenizer, ModelSettings(), learner, seed=seed)
-    local = HFPolicy(network, tokenizer)
+    images = None if shape.vision is None else new_inputs(network, hf_tokenizer)
+    tokenizer = TemplateTokenizer(hf_tokenizer, [hf_tokenizer.eos_token_id], images)
+    model = ModelSettings(vision="trained")  # there is nothing yet that could stay as it is
+    trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
+    local = HFPolicy(network, tokenizer, sight=trained.sight)
     return Agent(trained, local, local)

@@ -135,7 +135,13 @@ def honours_packing(network: Any, dtype: torch.dtype) -> bool:
 
 def read_packed(network: Any, ids: torch.Tensor, packing: Packing) -> Any:
     """What ``network`` makes of a packed row."""
-    return network(input_ids=ids, position_ids=packing.positions, use_cache=False, packing=packing)
+    return read_packed_row(network, {"input_ids": ids}, packing)
+
+
+def read_packed_row(network: Any, given: dict[str, torch.Tensor], packing: Packing) -> Any:
+    """The same for a row given as ids or embeddings, with positions of its own if it has any."""
+    at = {"position_ids": packing.positions, **given}
+    return network(**at, use_cache=False, packing=packing)
 
 
 def rows_of(out: Any) -> torch.Tensor:

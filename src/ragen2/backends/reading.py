@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +25,19 @@ from ragen2.backends.batches import (
 from ragen2.backends.dist.team import ALONE, Team
 from ragen2.backends.fused.decoder import fused_decoder
 from ragen2.backends.fused_norms import fused_norms
+from ragen2.backends.images.sight import Sight
 from ragen2.backends.logprobs import Trunk, chosen_logprobs, identity
 from ragen2.backends.one_order import has_one_order, one_order
-from ragen2.backends.packing import HALF, honours_packing, packed_attention, read_packed, rows_of
+from ragen2.backends.packing import (
+    HALF,
+    honours_packing,
+    packed_attention,
+    read_packed_row,
+    rows_of,
+)
 from ragen2.backends.settings import LearnerSettings
-from ragen2.errors import ConfigError
-from ragen2.types import FloatArray, Sample
+from ragen2.errors import ConfigError, ModelError
+from ragen2.types import FloatArray, IntArray, Sample
 
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
@@ -42,7 +50,8 @@ AT_ONCE = 2
 class Reader:
     """Runs samples through ``network``: a decoder, or a whole model that is not split from its head.
 
-    With ``causal``, the model whose decoder ``network`` is, our own code reads it if it can.
+    With ``causal``, the model whose decoder ``network`` is, our own code reads it if it can. With
+    ``sight``, samples may hold images.
     """
 
     def __init__(
@@ -53,9 +62,11 @@ class Reader:
         team: Team = ALONE,
         *,
         causal: Any | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self.network = network
         self.team = team
+        self.sight = sight
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
         can_fuse = self.is_packed and not settings.compile and not team.cuts_weights
@@ -66,6 +77,8 @@ class Reader:
         self.tokens_read = 0
         """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
+        if sight is not None and sight.encodings.is_trained and self._layers:
+            self._layers += sight.encodings.layers()
         self._call: Callable[..., Any] = network
         if settings.compile:
             _need_compiler()
@@ -81,6 +94,7 @@ class Reader:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Micro-batches of this process's share, each with the places of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
+        samples = [self._placed(sample) for sample in samples]
         lengths = [len(sample.ids_T) for sample in samples]
         for rows, is_real in self.team.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
@@ -91,9 +105,27 @@ class Reader:
                 self.device,
                 is_packed=self.is_packed,
                 shared=shared,
+                positions=self._positions(chosen),
             )
             self.tokens_read += batch.ids.numel()
             yield rows, batch
+
+    def _placed(self, sample: Sample) -> Sample:
+        """The sample with its images told apart by its ids."""
+        if not sample.images:
+            return sample
+        if self.sight is None:
+            raise ModelError("a sample holds images, but this model reads text only")
+        ids_T = self.sight.place(sample.ids_T, sample.images)
+        if sample.loss_mask_T[ids_T != sample.ids_T].any():
+            raise ValueError("an image token carries loss; only what was written is trained on")
+        return dataclasses.replace(sample, ids_T=ids_T)
+
+    def _positions(self, samples: Sequence[Sample]) -> list[IntArray] | None:
+        """Positions on several axes; None where a token's index in its sample says it."""
+        if self.sight is None or not self.sight.has_grid:
+            return None
+        return [self.sight.positions(sample.ids_T) for sample in samples]
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
@@ -139,10 +171,15 @@ class Reader:
             repeats = None if self._repeats == "auto" else self._repeats
             ids_T = batch.ids[0]
             return self._fused.rows(ids_T, batch.packing, batch.predictors_N, repeats=repeats)
+        given = {"input_ids": batch.ids}
+        if self.sight is not None:
+            given = {"inputs_embeds": self.sight.embed(batch.ids)}
+        if batch.positions is not None:
+            given["position_ids"] = batch.positions
         if batch.packing is not None:
-            out = read_packed(self._call, batch.ids, batch.packing)
+            out = read_packed_row(self._call, given, batch.packing)
         else:
-            out = self._call(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
+            out = self._call(**given, attention_mask=batch.mask, use_cache=False)
         return rows_of(out).flatten(0, 1)[batch.predictors_N]
 
     def precision(self) -> torch.autocast:
@@ -181,7 +218,7 @@ class TokenReader(Reader):
     ) -> None:
         network = trunk.decoder if trunk.splits else trunk.network
         causal = trunk.network if trunk.splits else None
-        super().__init__(network, settings, dtype, team, causal=causal)
+        super().__init__(network, settings, dtype, team, causal=causal, sight=trunk.sight)
         self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
 
     def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -45,9 +45,16 @@ class PairScorer:
         """Log-prob of every continuation token, one array a pair."""
         if not pairs:
             return []
-        jobs, places = _jobs(pairs)
+        jobs, places = _jobs([self._placed(pair) for pair in pairs])
         scores = self.try_out()(self.trunk, jobs, temperature, self.max_tokens)
         return [scores[job][member] for job, member in places]
+
+    def _placed(self, pair: Pair) -> Pair:
+        if not pair.images:
+            return pair
+        return Pair(
+            self.trunk.placed(pair.context_ids_T, pair.images), pair.continuation_ids_T, pair.images
+        )
 
 
 def honours_trees(trunk: Trunk) -> bool:

@@ -8,20 +8,25 @@ import numpy as np
 
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
-from ragen2.types import Completion, Finish, FloatArray, Message
+from ragen2.types import Completion, Finish, FloatArray, Image, Message
 
 END = 0
-"""The one special token: end of message. All other ids are bytes of UTF-8 text, plus one."""
+"""Ends a message. Other ids up to 256 are bytes of UTF-8 text, plus one."""
+IMAGE = 257
+"""Stands for an image, whichever it is."""
 
 
 class ByteTokenizer:
-    """Chat as plain bytes: token i + 1 is byte i, token 0 ends a message."""
+    """Chat as plain bytes: token i + 1 is byte i, token 0 ends a message, 257 is an image."""
+
+    blind_because = ""
 
     def start(self, messages: Sequence[Message]) -> list[int]:
         """Each message as ``role: content``, ended, then ``assistant: ``."""
         ids: list[int] = []
         for message in messages:
-            ids += [*self.encode(f"{message.role}: {message.content}"), END]
+            images = [IMAGE] * len(message.images)
+            ids += [*self.encode(f"{message.role}: "), *images, *self.encode(message.content), END]
         return ids + self.encode("assistant: ")
 
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
@@ -34,12 +39,23 @@ class ByteTokenizer:
         return [byte + 1 for byte in text.encode()]
 
     def decode(self, ids_T: Sequence[int]) -> str:
-        """Text of all but the end tokens."""
-        return bytes(token - 1 for token in ids_T if token != END).decode(errors="replace")
+        """Text of all but the end tokens and images."""
+        return self.describe(ids_T, ())
+
+    def describe(self, ids_T: Sequence[int], images: Sequence[Image]) -> str:
+        """The same with the name of each image in brackets at its place."""
+        names = iter(f"[image {image.digest}]" for image in images)
+        text = b""
+        for token in ids_T:
+            text += next(names, "").encode() if token == IMAGE else bytes([token - 1] * (token > 0))
+        return text.decode(errors="replace")
 
 
 class ScriptedPolicy:
-    """Writes what ``reply`` answers to the text of a prompt; scores by ``logp`` of (prompt, text)."""
+    """Writes what ``reply`` answers to the text of a prompt; scores by ``logp`` of (prompt, text).
+
+    An image in a prompt is its name in brackets: ``[image 3f0a...]``.
+    """
 
     max_context = 1_000_000
 
@@ -63,7 +79,7 @@ class ScriptedPolicy:
             np.full(
                 len(pair.continuation_ids_T),
                 self._logp(
-                    self.tokenizer.decode(pair.context_ids_T.tolist()),
+                    self.tokenizer.describe(pair.context_ids_T.tolist(), pair.images),
                     self.tokenizer.decode(pair.continuation_ids_T.tolist()),
                 ),
             )
@@ -71,7 +87,7 @@ class ScriptedPolicy:
         ]
 
     def _complete(self, request: Request, params: SamplingParams) -> Completion:
-        prompt = self.tokenizer.decode(request.prompt_ids_T.tolist())
+        prompt = self.tokenizer.describe(request.prompt_ids_T.tolist(), request.images)
         text = self._reply(prompt, stream(*request.key))
         ids = self.tokenizer.encode(text)
         is_cut = len(ids) > params.max_tokens

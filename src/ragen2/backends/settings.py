@@ -13,6 +13,8 @@ EngineChoice = Literal["auto", "plain", "vllm", "server"]
 
 EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
+EMBEDDED_MODELS = (EMBEDDED, "ragen2-tiny-vl")
+"""All models inside the package; the second reads images."""
 SCORE_TOKENS = 16_384
 """Padded tokens in memory at once while scoring, unless told otherwise."""
 
@@ -21,7 +23,9 @@ class ModelSettings(Settings):
     """Which model, where, and what of it is trained."""
 
     path: str = Field(
-        EMBEDDED, description="folder, hub id, GGUF file, run directory, or `ragen2-tiny`"
+        EMBEDDED,
+        description="folder, hub id, GGUF file, run directory, `ragen2-tiny`, or `ragen2-tiny-vl`, "
+        "which reads images",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where the model lives; `auto` takes a GPU when there is one"
@@ -43,12 +47,26 @@ class ModelSettings(Settings):
         ge=1,
         description="padded tokens in memory at once while scoring; changes speed, not results",
     )
+    vision: Literal["frozen", "trained"] = Field(
+        "frozen",
+        description="whether what a vision-language model has before its language model is trained "
+        "as well; frozen, each image is encoded once",
+    )
     lora_rank: int = Field(0, ge=0, description="rank of LoRA adapters; 0 trains all weights")
     lora_alpha: int = Field(32, ge=1, description="scale of LoRA adapters")
 
 
+class NewVision(Settings):
+    """Shape of the vision tower of a new model, which is then of the Qwen2.5-VL architecture."""
+
+    hidden: int = Field(64, ge=16, description="width of the tower")
+    layers: int = Field(2, ge=1, description="blocks of the tower")
+    heads: int = Field(2, ge=1, description="attention heads of the tower")
+    intermediate: int = Field(128, ge=16, description="width of its MLP")
+
+
 class NewModel(Settings):
-    """Shape of a Llama-architecture model made from nothing, with its own tokenizer."""
+    """Shape of a model made from nothing, with its own tokenizer: a Llama, or with eyes a Qwen2.5-VL."""
 
     hidden: int = Field(160, ge=16, description="width of the residual stream")
     layers: int = Field(4, ge=1, description="transformer blocks")
@@ -56,6 +74,7 @@ class NewModel(Settings):
     intermediate: int = Field(448, ge=16, description="width of the MLP")
     vocabulary: int = Field(512, ge=300, description="tokens of the byte-level tokenizer")
     context: int = Field(2048, ge=64, description="longest sequence in tokens")
+    vision: NewVision | None = Field(None, description="the tower of a model that reads images")
 
 
 class LearnerSettings(Settings):

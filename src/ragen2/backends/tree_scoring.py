@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
+from ragen2.backends.images.sight import Places
 from ragen2.backends.logprobs import Trunk, target_logprobs
 from ragen2.backends.token_tree import TokenTree, grow_trees
 from ragen2.types import FloatArray, IntArray
@@ -42,6 +43,7 @@ class _Contexts:
 
     ids_BC: torch.Tensor
     length_B: torch.Tensor
+    places: Places
     cache: Cache | None
     last_BD: torch.Tensor | None = None
     """Hidden state of the last context token, which predicts every first token."""
@@ -134,6 +136,7 @@ def _pad_contexts(trunk: Trunk, contexts: Sequence[IntArray], is_kept: bool) -> 
     return _Contexts(
         ids_BC=torch.from_numpy(ids_BC).to(trunk.device),
         length_B=torch.tensor([len(ids) for ids in contexts], device=trunk.device),
+        places=trunk.places(contexts),
         cache=Cache(layer_class_to_replicate=layer) if is_kept else None,
     )
 
@@ -194,7 +197,7 @@ def _forward(
     hidden, head, _ = trunk(
         ids,
         _additive(mask, trunk)[:, None],
-        position_ids=positions,
+        position_ids=contexts.places(positions),
         past_key_values=contexts.cache,
         use_cache=contexts.cache is not None,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
@@ -9,6 +11,8 @@ from rich.text import Text
 from ragen2.envs.base import Env, Episode
 from ragen2.errors import EnvError
 
+MOST_COLUMNS = 56
+"""Characters that an image is wide at most."""
 HELP = "type an action (several with ||), or: hint, help, quit"
 
 
@@ -25,7 +29,7 @@ def play_in_terminal(env: Env, seed: int) -> None:
     console.print(Text(HELP, style="dim"))
     total, taken = 0.0, 0
     while taken < env.max_actions:
-        console.print(Panel(Text(episode.observation), expand=False))
+        console.print(Panel(_shown(episode), expand=False))
         words = _ask(console, env.max_actions - taken)
         if words is None:
             console.print("stopped")
@@ -41,11 +45,31 @@ def play_in_terminal(env: Env, seed: int) -> None:
             effect = "" if step.effective else ", nothing moved"
             console.print(Text(f"{action}: reward {step.reward:g}{effect}", style="dim"))
             if step.done:
-                console.print(Panel(Text(episode.observation), expand=False))
+                console.print(Panel(_shown(episode), expand=False))
                 verdict = "[green]solved[/]" if step.solved else "[red]not solved[/]"
                 console.print(f"{verdict}, total reward {total:g} in {taken} actions")
                 return
     console.print(f"[red]out of actions[/], total reward {total:g}")
+
+
+def _shown(episode: Episode) -> Text:
+    """What the agent is shown; an image in half blocks, two pixels a character."""
+    parts = [Text(episode.observation)] if episode.observation else []
+    pixels = episode.shown_image
+    if pixels is not None:
+        step = -(-max(pixels.shape[:2]) // MOST_COLUMNS)
+        coarse = pixels[step // 2 :: step, step // 2 :: step]
+        coarse = coarse[: len(coarse) // 2 * 2]
+        for above, below in zip(coarse[::2], coarse[1::2], strict=True):
+            blocks = [
+                ("▀", f"{_colour(a)} on {_colour(b)}") for a, b in zip(above, below, strict=True)
+            ]
+            parts.append(Text.assemble(*blocks))
+    return Text("\n").join(parts)
+
+
+def _colour(pixel: npt.NDArray[np.uint8]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*pixel.tolist())
 
 
 def _ask(console: Console, left: int) -> str | None:

@@ -16,7 +16,7 @@ from pydantic import Field
 from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
 from ragen2.diagnostics.resampling import permutation_p_value
 from ragen2.seeding import stream
-from ragen2.types import FloatArray, Group, IntArray, Trajectory
+from ragen2.types import FloatArray, Group, IntArray, Trajectory, reading_key
 
 Symbols = Sequence[Hashable]
 """A trajectory as a sequence of turns that can be told apart."""
@@ -106,7 +106,7 @@ def symbols(trajectory: Trajectory) -> list[Hashable]:
 
     Right, Down, Right, Down over new ground is no oscillation: what is seen differs each time.
     """
-    return [(turn.executed, turn.observation) for turn in trajectory.turns]
+    return [(turn.executed, turn.shown) for turn in trajectory.turns]
 
 
 def no_effect(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -122,7 +122,7 @@ def no_effect(trajectories: Sequence[Trajectory]) -> Metrics:
     ]
     if not pairs:
         return {}
-    still = [turn.observation == before.observation for before, turn in pairs]
+    still = [turn.shown == before.shown for before, turn in pairs]
     again = [turn.executed == before.executed for before, turn in pairs]
     return {
         "no_effect": float(np.mean(still)),
@@ -167,9 +167,8 @@ def actions_by_prompt(groups: Sequence[Group], turn: int) -> list[list[str]]:
         for trajectory in group.trajectories:
             if len(trajectory.turns) >= turn and trajectory.turns[turn - 1].reply.actions:
                 one = trajectory.turns[turn - 1]
-                found.setdefault(one.prompt_ids_T.tobytes(), []).append(
-                    " || ".join(one.reply.actions)
-                )
+                key = reading_key(one.prompt_ids_T, one.images)
+                found.setdefault(key, []).append(" || ".join(one.reply.actions))
     return list(found.values())
 
 

@@ -22,11 +22,14 @@ class Played:
     """What was done; for logs without actions, the answer."""
     outcome: str = ""
     """What the environment showed last; empty where unknown."""
+    image: str = ""
+    """Names the image that it showed beside it; empty where there was none."""
 
     @property
     def behaviour(self) -> tuple[str, ...]:
         """Actions (case and spaces folded) and outcome: plays that differ here did other things."""
-        return (*(" ".join(action.lower().split()) for action in self.actions), self.outcome)
+        deeds = (" ".join(action.lower().split()) for action in self.actions)
+        return (*deeds, self.outcome, self.image)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,9 +117,11 @@ def executed_actions(trajectory: Trajectory) -> tuple[str, ...]:
 
 
 def _played(trajectory: Trajectory) -> Played:
+    outcome, image = trajectory.turns[-1].shown if trajectory.turns else ("", "")
     return Played(
         reward=task_reward(trajectory),
         solved=trajectory.solved,
         actions=executed_actions(trajectory),
-        outcome=trajectory.turns[-1].observation if trajectory.turns else "",
+        outcome=outcome,
+        image=image,
     )

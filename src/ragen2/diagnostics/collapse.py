@@ -13,9 +13,9 @@ from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
 from ragen2.diagnostics.mutual_information import measure
 from ragen2.diagnostics.scored_texts import row_sources
 from ragen2.runs.scores import ScopeScores
-from ragen2.scoring import Trace, cross_score, near_duplicates
+from ragen2.scoring import Trace, cross_score, near_duplicates, prompt_words
 from ragen2.scoring.traces import (
-    distinct_prompts,
+    first_of_prompts,
     of_first_prompts,
     trajectory_traces,
     turn_traces,
@@ -102,7 +102,8 @@ class Collapse(Diagnostic):
         if evidence.keep_scores is not None:
             # Replies to the probe set are played aside; they are in no rollout file.
             texts = row_sources(scope.traces, evidence.groups, is_saved=scope.name != PROBE)
-            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts))
+            images = [trace.images[-1] for trace in scope.traces if trace.images]
+            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts, images))
         found = measure(
             scores.logp_NP,
             scores.length_N,
@@ -112,7 +113,8 @@ class Collapse(Diagnostic):
             ema=evidence.ema.get(scope.name),
             seed=evidence.step,
         )
-        pairs = near_duplicates(distinct_prompts(scope.traces))
+        prompts = first_of_prompts(scope.traces)
+        pairs = near_duplicates([prompt_words(one.prompt_ids_T, one.images) for one in prompts])
         found["near_duplicates"] = float(len({column for i, j, _ in pairs for column in (i, j)}))
         return {f"collapse/{scope.name}/{name}": value for name, value in found.items()}
 
@@ -171,7 +173,7 @@ def _longest(evidence: Evidence) -> int:
 
 def check_scope(name: str, traces: list[Trace], *, fewest: int = 2) -> ScopeTraces:
     """The scope, with the reason if it cannot be measured: too few traces, or all of one prompt."""
-    prompts = len(distinct_prompts(traces))
+    prompts = len(first_of_prompts(traces))
     problem = ""
     if len(traces) < fewest:
         problem = f"{len(traces)} reasonings to score, {fewest} are needed"

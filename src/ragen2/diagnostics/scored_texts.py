@@ -37,6 +37,7 @@ def row_sources(
                 action=" || ".join(turn.reply.actions),
                 turn=place.turn,
                 line=firsts[place.group] + place.member if is_saved else None,
+                image=trace.images[-1].digest if trace.images else "",
             )
         )
     return found

@@ -65,6 +65,14 @@ class Episode(ABC):
         del cell_pixels
         return None
 
+    @property
+    def shown_image(self) -> npt.NDArray[np.uint8] | None:
+        """The image that the agent is shown beside ``observation``; like it, a function of the state.
+
+        None where the settings show text alone. One that shows images shows one in every state.
+        """
+        return None
+
 
 class Env(Component, ABC):
     """An environment's settings. Subclasses add their own and define ``start``."""
@@ -86,6 +94,11 @@ class Env(Component, ABC):
     @abstractmethod
     def instruction(self) -> str:
         """The rules in the words of the system message, true to these settings, with an example."""
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether the agent is shown an image each turn: it then needs a model that reads them."""
+        return False
 
     @property
     def waits_for(self) -> Waits:

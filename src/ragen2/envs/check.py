@@ -12,7 +12,15 @@ import numpy as np
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step
 from ragen2.envs.odd_actions import odd_actions
 from ragen2.envs.other_process import odd_action_problem, record, records_there
-from ragen2.envs.transcript import Transcript, expert_play, random_play, replay, take
+from ragen2.envs.transcript import (
+    Line,
+    Transcript,
+    expert_play,
+    image_name,
+    random_play,
+    replay,
+    take,
+)
 from ragen2.errors import EnvError, FailedCheck, RagenError
 from ragen2.seeding import stream
 
@@ -55,9 +63,9 @@ class Trial:
             actions = odd_actions(_legal(self.env, seed))
             first = seed * ODD_ACTIONS_A_SEED
             chosen = (actions[(first + turn) % len(actions)] for turn in range(ODD_ACTIONS_A_SEED))
-            shown = episode.observation
+            shown, image = episode.observation, image_name(episode)
             lines = tuple(take(episode, action) for action in chosen)
-            self._plays["odd", seed] = Transcript(shown, lines)
+            self._plays["odd", seed] = Transcript(shown, lines, image)
         return self._plays["odd", seed]
 
 
@@ -106,6 +114,12 @@ def _on_every_seed(find: SeedClaim) -> Claim:
     return find_problem
 
 
+def _prompt(env: Env, seed: int, luck: int) -> tuple[str, str]:
+    """What a member is shown first: text, and name of the image."""
+    episode = env.start(seed, luck)
+    return episode.observation, image_name(episode)
+
+
 def _legal(env: Env, seed: int) -> str:
     return env.start(seed, 0).random_action(stream("check", "legal", seed))
 
@@ -145,12 +159,14 @@ def _differs_from_itself(trial: Trial, seed: int) -> str:
     again = replay(trial.env.start(seed, 3), played)
     if played.first_observation != again.first_observation:
         return "first observations differ"
+    if played.first_image != again.first_image:
+        return "first images differ"
     return "" if played == again else "two plays differ"
 
 
 def _luck_shows(trial: Trial, seed: int) -> str:
-    observations = {trial.env.start(seed, luck).observation for luck in range(4)}
-    return "" if len(observations) == 1 else f"{len(observations)} prompts for four members"
+    prompts = {_prompt(trial.env, seed, luck) for luck in range(4)}
+    return "" if len(prompts) == 1 else f"{len(prompts)} prompts for four members"
 
 
 def _out_of_range(trial: Trial, seed: int) -> str:
@@ -189,11 +205,15 @@ def _cares_for_spaces(trial: Trial, seed: int) -> str:
     legal = _legal(trial.env, seed)
     plain = take(trial.env.start(seed, 0), legal)
     spaced = take(trial.env.start(seed, 0), f"  {legal} \n")
-    if (plain.step, plain.observation) != (spaced.step, spaced.observation):
+    if plain.step != spaced.step or _shown(plain) != _shown(spaced):
         return f"{legal[:40]!r} between spaces does something else"
     if take(trial.env.start(seed, 0), legal.upper()).step.valid != plain.step.valid:
         return f"{legal[:40]!r} in capitals is valid: {not plain.step.valid}"
     return ""
+
+
+def _shown(line: Line) -> tuple[str, str]:
+    return line.observation, line.image
 
 
 def _cannot_be_written(trial: Trial, seed: int) -> str:
@@ -216,6 +236,17 @@ def _picture_is_wrong(trial: Trial, seed: int) -> str:
         return ""
     is_rgb = picture.ndim == 3 and picture.shape[2] == 3 and picture.dtype == np.uint8
     return "" if is_rgb else f"it has shape {picture.shape} and type {picture.dtype}"
+
+
+def _image_is_not_shown(trial: Trial, seed: int) -> str:
+    is_due = trial.env.shows_images
+    for play in (trial.random(seed), trial.expert(seed), trial.odd(seed)):
+        shown = [play.first_image, *(line.image for line in play.lines)]
+        if is_due and not all(shown):
+            return f"shown_image is None in state {shown.index('')} of a play"
+        if not is_due and any(shown):
+            return "an image is shown, but shows_images is False"
+    return ""
 
 
 def _expert_fails(trial: Trial) -> str:
@@ -243,7 +274,7 @@ def _reasoning_is_one_text(trial: Trial) -> str:
     prompts, texts = set(), set()
     for seed in trial.seeds:
         episode = trial.env.start(seed, 0)
-        prompts.add(episode.observation)
+        prompts.add(_prompt(trial.env, seed, 0))
         texts.add(episode.explain(episode.expert()[:2], stream("check", "explain")))
     return "" if len(texts) > 1 or len(prompts) == 1 else f"{len(prompts)} prompts, one text"
 
@@ -264,6 +295,7 @@ _CLAIMS: dict[str, Claim] = {
     "case and spaces around an action do not matter": _on_every_seed(_cares_for_spaces),
     "actions and reasoning can stand in a reply": _on_every_seed(_cannot_be_written),
     "a picture is height x width x 3 bytes": _on_every_seed(_picture_is_wrong),
+    "an image is shown in every state, or in none": _on_every_seed(_image_is_not_shown),
     "the expert solves the task and none does better": _expert_fails,
     "the reasoning follows the prompt": _reasoning_is_one_text,
     "the instruction shows a worked reply": _no_example,

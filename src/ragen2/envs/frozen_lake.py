@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step, normalise
 from ragen2.envs.held_out import belongs
-from ragen2.envs.pixels import Mark, Tile, figure, ground, paint
+from ragen2.envs.pixels import Mark, Tile, figure, ground, paint, size_problem, with_gauges
 from ragen2.envs.wording import pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
@@ -29,6 +29,8 @@ _ACTION_INDEX = {name.lower(): index for index, name in enumerate(ACTIONS)}
 MAX_MAP_DRAWS = 10_000
 DISCOUNT = 0.999
 """A move weighs as much as a chance of 0.1%: the expert goes round a hole, but does not dawdle."""
+CELLS = "Cells are (row,column), (0,0) is top left."
+PICTURE = "The image shows you as an orange figure, the goal as a green flag, holes as dark discs."
 
 
 class Lake:
@@ -75,22 +77,40 @@ class FrozenLake(Env):
         description="chance that a move goes to one of its two sides instead, half each",
     )
     min_distance: int = Field(1, ge=1, description="least number of moves from start to goal")
-    observation: Literal["grid", "coord", "grid_coord"] = Field(
-        "coord", description="what the agent is shown: the board, coordinates, or both"
+    observation: Literal["grid", "coord", "grid_coord", "image", "image+text"] = Field(
+        "coord",
+        description="what the agent is shown: the board, coordinates, both, an image, or an image and "
+        "coordinates",
+    )
+    cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
+    cell_gauges: bool = Field(
+        False,
+        description="whether each cell of an image shows its row and column as bars on its edges",
     )
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     stochastic: ClassVar[bool] = True
     state_kind: ClassVar[Literal["grid", "text"]] = "grid"
 
+    @model_validator(mode="after")
+    def _image_is_possible(self) -> Self:
+        if self.shows_images and (problem := size_problem(self.size, self.size, self.cell_px)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def shows_images(self) -> bool:
+        """As ``observation`` says."""
+        return self.observation in ("image", "image+text")
+
     @property
     def instruction(self) -> str:
         """Rules, observation legend and a worked reply."""
-        legend = (
-            "Cells are (row,column), (0,0) is top left."
-            if self.observation == "coord"
-            else "P is you, G the goal, O a hole, _ ice."
-        )
+        legend = {
+            "coord": CELLS,
+            "image": f"{PICTURE} {CELLS}",
+            "image+text": f"{PICTURE} {CELLS}",
+        }.get(self.observation, "P is you, G the goal, O a hole, _ ice.")
         slip = " A move may slip sideways." if self.slip else ""
         return (
             f"Cross the frozen lake to the goal; a hole ends the walk. {legend}{slip} "
@@ -205,9 +225,9 @@ class LakeEpisode(Episode):
 
     @property
     def observation(self) -> str:
-        """The board and/or coordinates, as the settings ask."""
+        """The board and/or coordinates, as the settings ask; empty where the image says it all."""
         parts = []
-        if self.env.observation in ("coord", "grid_coord"):
+        if self.env.observation in ("coord", "grid_coord", "image+text"):
             parts.append(self._coordinates())
         if self.env.observation in ("grid", "grid_coord"):
             parts.append(self._grid())
@@ -272,7 +292,12 @@ class LakeEpisode(Episode):
         """The lake seen from above."""
         cells = range(self.lake.size)
         board = [[TILES[self._symbol((row, column))] for column in cells] for row in cells]
-        return paint(board, cell_pixels)
+        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
+
+    @property
+    def shown_image(self) -> npt.NDArray[np.uint8] | None:
+        """The lake, where the settings show it as an image."""
+        return self.image(self.env.cell_px) if self.env.shows_images else None
 
     def _coordinates(self) -> str:
         if self.player in self.lake.holes:

@@ -16,9 +16,21 @@ from pydantic import Field, field_validator, model_validator
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, normalise
 from ragen2.envs.held_out import belongs
-from ragen2.envs.pixels import Mark, Tile, bricks, crate, figure, ground, paint
+from ragen2.envs.pixels import paint, size_problem, with_gauges
 from ragen2.envs.sokoban_levels import Room, draw_rooms, load_levels, parse_room
 from ragen2.envs.sokoban_solver import ACTIONS, SearchLimit, solve
+from ragen2.envs.sokoban_tiles import (
+    BOX,
+    BOX_ON,
+    FLOOR,
+    MEANINGS,
+    PICTURE,
+    PLAYER,
+    PLAYER_ON,
+    TARGET,
+    TILES,
+    WALL,
+)
 from ragen2.envs.wording import pick
 from ragen2.errors import EnvError
 
@@ -30,8 +42,6 @@ HELD_OUT_EVERY = 10
 HURRIED_WEIGHT = 3.0
 """Plans may be this many times too long where the best one cannot be found in time."""
 
-WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER, PLAYER_ON = range(7)
-_MEANINGS = ("wall", "floor", "target", "box on target", "box", "you", "you on a target")
 _ACTION_INDEX = {name.lower(): index for index, name in enumerate(ACTIONS)}
 
 
@@ -72,8 +82,15 @@ class Sokoban(Env):
         "dense",
         description="dense: -0.1 a move, 1 a box placed, 10 when solved; binary: 1 when solved, else 0",
     )
-    observation: Literal["grid", "coord", "grid_coord"] = Field(
-        "grid_coord", description="what the agent is shown: the room, coordinates, or both"
+    observation: Literal["grid", "coord", "grid_coord", "image", "image+text"] = Field(
+        "grid_coord",
+        description="what the agent is shown: the room, coordinates, both, an image, or an image and "
+        "both",
+    )
+    cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
+    cell_gauges: bool = Field(
+        False,
+        description="whether each cell of an image shows its row and column as bars on its edges",
     )
     coord_walls: bool = Field(
         True, description="whether coord lists the walls inside the border, as the way needs them"
@@ -122,6 +139,18 @@ class Sokoban(Env):
                 raise ValueError(f"{what} is above {limit} {moves}; lower it or raise {limit}")
         return self
 
+    @model_validator(mode="after")
+    def _image_is_possible(self) -> Self:
+        problem = "" if self.levels else size_problem(*self.shape, self.cell_px)
+        if self.shows_images and problem:
+            raise ValueError(problem)
+        return self
+
+    @property
+    def shows_images(self) -> bool:
+        """As ``observation`` says."""
+        return self.observation in ("image", "image+text")
+
     @property
     def shape(self) -> tuple[int, int]:
         """Columns and rows of a drawn room."""
@@ -130,10 +159,10 @@ class Sokoban(Env):
     @property
     def instruction(self) -> str:
         """Rules, legend of the symbols in use, and a worked reply."""
-        legend = ""
-        if self.observation != "coord":
-            pairs = zip(self.symbols, _MEANINGS, strict=True)
-            legend = "Legend: " + ", ".join(f"{symbol} {what}" for symbol, what in pairs) + ". "
+        legend = f"{PICTURE} " if self.shows_images else ""
+        if self.observation not in ("coord", "image"):
+            pairs = zip(self.symbols, MEANINGS, strict=True)
+            legend += "Legend: " + ", ".join(f"{symbol} {what}" for symbol, what in pairs) + ". "
         if self.observation != "grid":
             legend += "Cells are (row, column), counted from (0, 0) at the top left. "
         if self.observation == "coord":
@@ -149,7 +178,10 @@ class Sokoban(Env):
     def start(self, seed: int, luck: int) -> SokobanEpisode:
         """Room from ``seed``; nothing is left to luck."""
         del luck
-        return SokobanEpisode(self, _room(self, seed))
+        room = _room(self, seed)
+        if self.shows_images and (problem := size_problem(room.width, room.height, self.cell_px)):
+            raise EnvError(f"Sokoban level {seed}: {problem}")
+        return SokobanEpisode(self, room)
 
 
 @lru_cache(maxsize=4096)
@@ -212,11 +244,11 @@ class SokobanEpisode(Episode):
 
     @property
     def observation(self) -> str:
-        """The room and/or coordinates, as the settings ask."""
-        parts = []
-        if self.env.observation != "grid":
+        """The room and/or coordinates, as the settings ask; empty where the image says it all."""
+        parts: list[str] = []
+        if self.env.observation not in ("grid", "image"):
             parts.append(self._coordinates())
-        if self.env.observation != "coord":
+        if self.env.observation not in ("coord", "image"):
             symbols = self.env.symbols
             parts.extend("".join([symbols[code] for code in row]) for row in self._codes())
         return "\n".join(parts)
@@ -285,7 +317,13 @@ class SokobanEpisode(Episode):
 
     def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8]:
         """The room seen from above."""
-        return paint([[TILES[code] for code in row] for row in self._codes()], cell_pixels)
+        board = [[TILES[code] for code in row] for row in self._codes()]
+        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
+
+    @property
+    def shown_image(self) -> npt.NDArray[np.uint8] | None:
+        """The room, where the settings show it as an image."""
+        return self.image(self.env.cell_px) if self.env.shows_images else None
 
     def _codes(self) -> list[list[int]]:
         """What each cell shows, row by row."""
@@ -353,21 +391,3 @@ def _plan(room: Room) -> tuple[str, ...]:
         except SearchLimit:
             continue
     return ()
-
-
-_FLOOR_TILE = ground((236, 226, 204), (214, 202, 176))
-_TARGET_TILE = (
-    *_FLOOR_TILE,
-    Mark("diamond", (200, 40, 40), 0.46, 0.46),
-    Mark("diamond", (250, 190, 180), 0.3, 0.3),
-)
-_FIGURE = figure((70, 120, 220))
-TILES: dict[int, Tile] = {
-    WALL: bricks((124, 110, 108), (66, 62, 70)),
-    FLOOR: _FLOOR_TILE,
-    TARGET: _TARGET_TILE,
-    BOX_ON: (*_TARGET_TILE, *crate((30, 110, 50), (110, 200, 120))),
-    BOX: (*_FLOOR_TILE, *crate((120, 72, 24), (214, 154, 84))),
-    PLAYER: (*_FLOOR_TILE, *_FIGURE),
-    PLAYER_ON: (*_TARGET_TILE, *_FIGURE),
-}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.seeding import stream
+from ragen2.types import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class Line:
     step: Step
     observation: str
     seconds: float = field(compare=False)
+    image: str = ""
+    """Name of the pixels shown beside it; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Transcript:
 
     first_observation: str
     lines: tuple[Line, ...]
+    first_image: str = ""
 
     @property
     def total_reward(self) -> float:
@@ -43,11 +47,12 @@ class Transcript:
 
     def rows(self) -> list[list[object]]:
         """All that must be the same in another process, as plain values."""
-        rows: list[list[object]] = [[self.first_observation]]
+        rows: list[list[object]] = [[self.first_observation, self.first_image]]
         for line in self.lines:
             step = line.step
             flags = [step.done, step.solved, step.valid, step.effective]
-            rows.append([line.action, line.observation, float(step.reward), *map(bool, flags)])
+            shown = [line.observation, line.image]
+            rows.append([line.action, *shown, float(step.reward), *map(bool, flags)])
         return rows
 
 
@@ -56,18 +61,24 @@ def take(episode: Episode, action: str) -> Line:
     began = time.monotonic()
     step = episode.step(action)
     observation = episode.observation
-    return Line(action, step, observation, time.monotonic() - began)
+    return Line(action, step, observation, time.monotonic() - began, image_name(episode))
+
+
+def image_name(episode: Episode) -> str:
+    """Names the pixels that are shown now; empty where there are none."""
+    pixels = episode.shown_image
+    return "" if pixels is None else Image(pixels).digest
 
 
 def random_play(env: Env, seed: int, luck: int) -> Transcript:
     """Legal actions at random until the end or ``max_actions``."""
     rng = stream("check", seed)
     episode = env.start(seed, luck)
-    shown = episode.observation
+    shown, image = episode.observation, image_name(episode)
     lines: list[Line] = []
     while len(lines) < env.max_actions and not (lines and lines[-1].step.done):
         lines.append(take(episode, episode.random_action(rng)))
-    return Transcript(shown, tuple(lines))
+    return Transcript(shown, tuple(lines), image)
 
 
 def expert_play(env: Env, seed: int, luck: int) -> Transcript:
@@ -76,7 +87,7 @@ def expert_play(env: Env, seed: int, luck: int) -> Transcript:
     Without luck in the game its plan is followed to the end; else it is asked before every action.
     """
     episode = env.start(seed, luck)
-    shown = episode.observation
+    shown, image = episode.observation, image_name(episode)
     lines: list[Line] = []
     while len(lines) < env.max_actions and not (lines and lines[-1].step.done):
         plan = episode.expert()[: 1 if env.stochastic else env.max_actions - len(lines)]
@@ -86,10 +97,11 @@ def expert_play(env: Env, seed: int, luck: int) -> Transcript:
             lines.append(take(episode, action))
             if lines[-1].step.done:
                 break
-    return Transcript(shown, tuple(lines))
+    return Transcript(shown, tuple(lines), image)
 
 
 def replay(episode: Episode, transcript: Transcript) -> Transcript:
     """The actions of ``transcript`` taken again in a fresh episode."""
-    shown = episode.observation
-    return Transcript(shown, tuple(take(episode, line.action) for line in transcript.lines))
+    shown, image = episode.observation, image_name(episode)
+    lines = tuple(take(episode, line.action) for line in transcript.lines)
+    return Transcript(shown, lines, image)

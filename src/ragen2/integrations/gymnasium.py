@@ -2,7 +2,7 @@
 
 Importing this module registers all that are known. One action is one ``step``; the agent's text
 goes in, the observation's text comes out, and ``info`` says whether the action was valid, had an
-effect, and solved the task.
+effect, and solved the task. Where the settings show images, an observation is text and image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ragen2.errors import ConfigError, DependencyError, EnvError
 try:
     import gymnasium
     from gymnasium.error import CustomSpaceError
-    from gymnasium.spaces import Text
+    from gymnasium.spaces import Box, Dict, Text
     from gymnasium.vector.utils import create_shared_memory
 except ImportError as error:
     raise DependencyError(
@@ -33,8 +33,12 @@ NAMESPACE = "ragen2"
 MAX_OBSERVATION = 32_768
 """Longer observations are cut at their end."""
 MAX_ACTION = 16_384
+TEXT, IMAGE = "text", "image"
+"""Parts of an observation where images are shown."""
 UNKNOWN_CHARACTER = "\ufffd"
 _LAST_SEED = 2**31
+
+Observation = str | dict[str, str | npt.NDArray[np.uint8]]
 
 
 class UnicodeText(Text):  # type: ignore[misc]  # gymnasium is checked as untyped
@@ -77,7 +81,8 @@ class TextEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is checked as u
 
     def __init__(self, kind: str, render_mode: str | None = None, **settings: Any) -> None:
         self.env: Env = make(kind, **settings)
-        self.observation_space = UnicodeText(MAX_OBSERVATION)
+        self._text_space = UnicodeText(MAX_OBSERVATION)
+        self.observation_space = _observation_space(self.env, self._text_space)
         self.action_space = UnicodeText(MAX_ACTION)
         self.metadata = {**type(self).metadata, "render_modes": _render_modes(self.env)}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -96,7 +101,7 @@ class TextEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is checked as u
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, Any]]:
         """Begin a task; ``info`` holds its seed and luck and the instruction to show an agent."""
         super().reset(seed=seed)
         luck = _luck(options or {})
@@ -107,7 +112,7 @@ class TextEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is checked as u
         self._actions_taken = 0
         return self._shown(), {"seed": task, "luck": luck, "instruction": self.env.instruction}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one action, given as the agent wrote it."""
         if not isinstance(action, str):
             raise EnvError(f"{self.env.kind} takes text, got {action!r}; pass the action as a str")
@@ -119,13 +124,24 @@ class TextEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is checked as u
         return self._shown(), float(step.reward), terminated, is_spent and not terminated, info
 
     def render(self) -> str | npt.NDArray[np.uint8] | None:
-        """The observation as text, or the picture."""
+        """The observation as text, or the picture; where the agent is shown one, the same."""
         if self.render_mode == "rgb_array":
-            return self.episode.image()
+            shown = self.episode.shown_image
+            return self.episode.image() if shown is None else shown
         return self.episode.observation if self.render_mode == "ansi" else None
 
-    def _shown(self) -> str:
-        return self.observation_space.fit(self.episode.observation)
+    def _shown(self) -> Observation:
+        text: str = self._text_space.fit(self.episode.observation)
+        pixels = self.episode.shown_image
+        if pixels is None:
+            return text
+        space = self.observation_space[IMAGE]
+        if pixels.shape != space.shape:
+            raise EnvError(
+                f"{self.env.kind} shows an image of {pixels.shape[:2]} pixels, but this space is for "
+                f"{space.shape[:2]}; make one environment for each size"
+            )
+        return {TEXT: text, IMAGE: pixels}
 
 
 def register_all() -> list[str]:
@@ -142,6 +158,14 @@ def register_all() -> list[str]:
 @lru_cache(maxsize=1)
 def _characters() -> str:
     return "\n\t" + "".join(char for char in map(chr, range(32, 2**16)) if char.isprintable())
+
+
+def _observation_space(env: Env, text: UnicodeText) -> UnicodeText | Dict:
+    """Text, or text and an image of the size that a first episode shows."""
+    pixels = env.start(HELD_OUT_SEEDS, 0).shown_image
+    if pixels is None:
+        return text
+    return Dict({TEXT: text, IMAGE: Box(0, 255, pixels.shape, np.uint8)})
 
 
 def _render_modes(env: Env) -> list[str]:

@@ -15,12 +15,29 @@ from functools import partial
 
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.policy import GroupPlayer, Sampler, TextSampler
-from ragen2.rollout.context import first_visible_turn, system_message, turn_message
+from ragen2.rollout.context import (
+    first_visible_turn,
+    shown_image,
+    system_message,
+    turn_message,
+    with_images_of,
+)
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import parse_reply
 from ragen2.rollout.settings import Rollout
+from ragen2.rollout.sight import refuse_blind
 from ragen2.rollout.voices import Key, Spoken, Voice, voice_for
-from ragen2.types import Completion, Group, Message, Prompt, Reply, StopReason, Trajectory, Turn
+from ragen2.types import (
+    Completion,
+    Group,
+    Image,
+    Message,
+    Prompt,
+    Reply,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +62,7 @@ def play(
 
     ``key`` names the random streams of sampling: the same key, weights and tasks give the same groups.
     """
+    refuse_blind(env, sampler)
     if isinstance(sampler, GroupPlayer):
         return sampler.play_groups(env, groups, rollout, key)
     voice = voice_for(sampler, rollout)
@@ -107,6 +125,7 @@ class _Acted:
     steps: list[Step]
     executed: list[str]
     observation: str
+    image: Image | None = None
     error: str = ""
 
 
@@ -131,7 +150,8 @@ class _Play:
     def __post_init__(self) -> None:
         self.episode = self.env.start(self.task.seed, self.luck)
         self.system = system_message(self.env, self.rollout.form)
-        self.users = [self._user_message(self.episode.observation, problem="")]
+        image = shown_image(self.episode)
+        self.users = [self._user_message(self.episode.observation, image, problem="")]
 
     @property
     def luck(self) -> int:
@@ -146,7 +166,7 @@ class _Play:
         """Build the next prompt; False (and the end) when it does not fit the model's context."""
         spoken = voice.prompt(
             self.system,
-            self.users,
+            with_images_of(self.users, self.rollout.image_window),
             [turn.completion for turn in self.turns],
             first=first_visible_turn(len(self.turns), self.rollout.visible_turns),
         )
@@ -170,9 +190,9 @@ class _Play:
                 executed.append(action)
                 if steps[-1].done:
                     break
-            return _Acted(steps, executed, self.episode.observation)
+            return _Acted(steps, executed, self.episode.observation, shown_image(self.episode))
         except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
-            return _Acted(steps, executed, "", traceback.format_exc())
+            return _Acted(steps, executed, "", error=traceback.format_exc())
 
     def record(self, completion: Completion, reply: Reply, acted: _Acted, voice: Voice) -> None:
         """Note the turn, and whether it was the last."""
@@ -192,13 +212,15 @@ class _Play:
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
                 action_span=action_span,
+                images=self.spoken.images,
+                shown_image=acted.image,
             )
         )
         if self.stop is None and len(self.turns) >= self.env.max_turns:
             self.stop = StopReason.MAX_TURNS
         unknown = [action for step, action in zip(steps, executed, strict=True) if not step.valid]
         problem = reply.problem or (f"unknown action {unknown[0][:40]!r}" if unknown else "")
-        self.users.append(self._user_message(acted.observation, problem))
+        self.users.append(self._user_message(acted.observation, acted.image, problem))
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
@@ -215,6 +237,6 @@ class _Play:
         elif self.actions_taken >= self.env.max_actions:
             self.stop = StopReason.MAX_ACTIONS
 
-    def _user_message(self, observation: str, problem: str) -> Message:
+    def _user_message(self, observation: str, image: Image | None, problem: str) -> Message:
         left = self.env.max_actions - self.actions_taken
-        return turn_message(observation, actions_left=left, problem=problem)
+        return turn_message(observation, actions_left=left, problem=problem, image=image)

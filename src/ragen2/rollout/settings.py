@@ -30,6 +30,12 @@ class Rollout(Settings):
         description="what a prompt holds: all turns, the last `window` turns, or this turn alone",
     )
     window: int = Field(2, ge=1, description="turns a prompt holds when history is `window`")
+    image_window: int = Field(
+        0,
+        ge=0,
+        description="newest turns of a prompt that keep their images, older ones keep their words; "
+        "0 keeps all",
+    )
     thinking: bool = Field(True, description="replies hold <think>..</think> before the answer")
     actions_per_turn: int = Field(2, ge=1, description="actions taken from one reply")
     format_penalty: float = Field(

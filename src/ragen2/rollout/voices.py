@@ -12,7 +12,7 @@ from ragen2.policy import ChatRequest, Request, Sampler, SamplingParams, TextSam
 from ragen2.rollout.context import prompt_ids
 from ragen2.rollout.reply import ReplyFormat, action_span, reasoning_span
 from ragen2.rollout.settings import Rollout
-from ragen2.types import Completion, IntArray, Message
+from ragen2.types import Completion, Image, IntArray, Message
 
 Key = tuple[int | str, ...]
 Span = tuple[int, int]
@@ -24,6 +24,8 @@ class Spoken:
 
     ids_T: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     messages: tuple[Message, ...] = ()
+    images: tuple[Image, ...] = ()
+    """Those among the ids, in the order of their tokens."""
 
 
 class Voice(Protocol):
@@ -82,13 +84,14 @@ class InTokens:
         )
         if len(ids) + self._rollout.max_tokens > self._sampler.max_context:
             return None
-        return Spoken(np.array(ids, dtype=np.int64))
+        images = tuple(image for user in users[first:] for image in user.images)
+        return Spoken(np.array(ids, dtype=np.int64), images=images)
 
     def ask(self, asked: Sequence[tuple[Spoken, Key]]) -> list[Completion]:
         """One batch."""
         if not asked:
             return []
-        requests = [Request(spoken.ids_T, key) for spoken, key in asked]
+        requests = [Request(spoken.ids_T, key, spoken.images) for spoken, key in asked]
         return self._sampler.sample(requests, self._rollout.sampling)
 
     def spans(self, completion: Completion) -> tuple[Span, Span]:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ragen2.errors import RunError
 from ragen2.runs.files import write_atomically
-from ragen2.types import ScoreMatrix
+from ragen2.types import Image, ScoreMatrix
 
 FOLDER = "scores"
 MAX_ROWS = 128
@@ -45,6 +45,8 @@ class RowSource(BaseModel):
     turn: int = 1
     line: int | None = None
     """Line of the step's rollout file, from 0; None when it is not in there."""
+    image: str = ""
+    """Names the image that the model was shown last; empty where there was none."""
 
 
 class ScopeScores(BaseModel):
@@ -71,17 +73,35 @@ class ScopeScores(BaseModel):
     num_traces: int
     """Reasonings that were scored; more than there are rows when some were left out here."""
     num_prompts: int
+    prompt_images: list[str] = Field(default_factory=list)
+    """Name of the image that each column showed last, empty for none; no list where none did."""
+    _images: tuple[Image, ...] = PrivateAttr(default=())
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images that ``prompt_images`` names, before they are on disk."""
+        return self._images
 
     @classmethod
-    def of(cls, name: str, matrix: ScoreMatrix, sources: Sequence[RowSource]) -> ScopeScores:
-        """The record of a matrix whose rows come from ``sources``, within the limits."""
+    def of(
+        cls,
+        name: str,
+        matrix: ScoreMatrix,
+        sources: Sequence[RowSource],
+        images: Sequence[Image] = (),
+    ) -> ScopeScores:
+        """The record of a matrix whose rows come from ``sources``, within the limits.
+
+        ``images`` are those that the sources name.
+        """
         rows = [row for row, owner in enumerate(matrix.owner_N.tolist()) if owner < MAX_ROWS]
         rows = rows[:MAX_ROWS]
         columns = min(matrix.logp_NP.shape[1], MAX_ROWS)
         kept = [sources[row] for row in rows]
         owner = matrix.owner_N[rows].tolist()
         shown = dict(zip(owner[::-1], kept[::-1], strict=True))
-        return cls(
+        named = [shown[p].image if p in shown else "" for p in range(columns)]
+        found = cls(
             name=name,
             logp=[[_number(value) for value in matrix.logp_NP[row, :columns]] for row in rows],
             length=matrix.length_N[rows].tolist(),
@@ -97,7 +117,10 @@ class ScopeScores(BaseModel):
             line=[one.line for one in kept],
             num_traces=matrix.logp_NP.shape[0],
             num_prompts=matrix.logp_NP.shape[1],
+            prompt_images=named if any(named) else [],
         )
+        found._images = tuple(image for image in dict.fromkeys(images) if image.digest in named)
+        return found
 
 
 class ScoreRecord(BaseModel):

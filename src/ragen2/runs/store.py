@@ -1,4 +1,4 @@
-"""The run directory: run.toml, steps.jsonl, rollouts/, scores/, checkpoints/, report.html."""
+"""The run directory: run.toml, steps.jsonl, rollouts/, images/, scores/, checkpoints/, report.html."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from ragen2.errors import RunError
 from ragen2.runs.files import write_atomically
+from ragen2.runs.images import ImageStore
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import ScopeScores, ScoreRecord, list_scores, write_scores
-from ragen2.runs.trajectories import group_lines
+from ragen2.runs.trajectories import group_lines, images_of
 from ragen2.types import Group
 
 
@@ -22,6 +23,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.images = ImageStore(path)
 
     @classmethod
     def create(cls, path: Path, run_toml: str) -> RunDirectory:
@@ -93,12 +95,15 @@ class RunDirectory:
         for scored, file in list_scores(self.path):
             if scored > step:
                 file.unlink()
+        self.images.rewind(step)
         for partial in (self.path / "checkpoints").glob(".partial-*"):
             shutil.rmtree(partial)
 
     def save_rollouts(self, step: int, groups: Iterable[Group]) -> None:
-        """One trajectory a line, in one file a step."""
-        lines = [line for group in groups for line in group_lines(group, step)]
+        """One trajectory a line, in one file a step; the images that they name stand beside them."""
+        played = list(groups)
+        self.images.save(step, (image for group in played for image in images_of(group)))
+        lines = [line for group in played for line in group_lines(group, step)]
         path = self.path / "rollouts" / f"step_{step:06d}.jsonl"
         try:
             path.parent.mkdir(exist_ok=True)
@@ -109,5 +114,6 @@ class RunDirectory:
     def save_scores(self, step: int, scopes: Iterable[ScopeScores]) -> None:
         """The score matrices of a step, in one file; nothing when there are none."""
         found = list(scopes)
+        self.images.save(step, (image for scope in found for image in scope.images))
         if found:
             write_scores(self.path, ScoreRecord(step=step, scopes=found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ragen2.types import (
     Completion,
     Finish,
     Group,
+    Image,
     Message,
     Prompt,
     Reply,
@@ -27,12 +28,26 @@ def group_lines(group: Group, step: int) -> list[str]:
     return [json.dumps(_trajectory(one, step), ensure_ascii=False) for one in group.trajectories]
 
 
-def groups_of(lines: Iterable[str]) -> list[Group]:
-    """The groups that ``group_lines`` wrote, in order; their members may stand anywhere."""
+def images_of(group: Group) -> Iterator[Image]:
+    """Every image that the lines of a group name; the same one may come more than once."""
+    for trajectory in group.trajectories:
+        for message in trajectory.prompt.messages:
+            yield from message.images
+        for turn in trajectory.turns:
+            yield from turn.images
+            if turn.shown_image is not None:
+                yield turn.shown_image
+
+
+def groups_of(lines: Iterable[str], image: Callable[[str], Image] | None = None) -> list[Group]:
+    """The groups that ``group_lines`` wrote, in order; their members may stand anywhere.
+
+    ``image`` finds an image by its name (``ImageStore.read``); None leaves images out.
+    """
     members: dict[Prompt, list[Trajectory]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            trajectory = _read_trajectory(json.loads(line))
+            trajectory = _read_trajectory(json.loads(line), image)
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"line {number} is not a trajectory of a run's rollouts ({error!r}); "
@@ -49,16 +64,28 @@ def _trajectory(trajectory: Trajectory, step: int) -> dict[str, Any]:
         "seed": trajectory.prompt.seed,
         "luck": trajectory.luck,
         "step": step,
-        "messages": [
-            {"role": message.role, "content": message.content}
-            for message in trajectory.prompt.messages
-        ],
+        "messages": [_message(message) for message in trajectory.prompt.messages],
         "turns": [_turn(turn) for turn in trajectory.turns],
         "reward": trajectory.reward,
         "solved": trajectory.solved,
         "stop": trajectory.stop.value,
         "error": trajectory.error,
     }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    written: dict[str, Any] = {"role": message.role, "content": message.content}
+    return {**written, "images": _names(message.images)} if message.images else written
+
+
+def _names(images: Iterable[Image]) -> list[str]:
+    return [image.digest for image in images]
+
+
+def _seen(turn: Turn) -> dict[str, Any]:
+    """What only a turn of an agent that is shown images has."""
+    seen: dict[str, Any] = {"images": _names(turn.images)} if turn.images else {}
+    return {**seen, "shown_image": turn.shown_image.digest} if turn.shown_image else seen
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
@@ -78,22 +105,32 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "observation": turn.observation,
         "reward": turn.reward,
         "penalty": turn.penalty,
+        **_seen(turn),
     }
 
 
-def _read_trajectory(data: dict[str, Any]) -> Trajectory:
-    messages = tuple(Message(one["role"], one["content"]) for one in data["messages"])
+Find = Callable[[str], Image] | None
+
+
+def _read_trajectory(data: dict[str, Any], image: Find) -> Trajectory:
+    messages = tuple(
+        Message(one["role"], one["content"], _read_images(one, image)) for one in data["messages"]
+    )
     return Trajectory(
         Prompt(data["env"], data["seed"], messages),
         data["luck"],
-        tuple(_read_turn(turn) for turn in data["turns"]),
+        tuple(_read_turn(turn, image) for turn in data["turns"]),
         StopReason(data["stop"]),
         data["solved"],
         data["error"],
     )
 
 
-def _read_turn(data: dict[str, Any]) -> Turn:
+def _read_images(data: dict[str, Any], image: Find) -> tuple[Image, ...]:
+    return tuple(image(name) for name in data.get("images", ())) if image else ()
+
+
+def _read_turn(data: dict[str, Any], image: Find) -> Turn:
     start, end = data["reasoning_span"]
     # Files of runs before spans of actions were recorded have none.
     action_start, action_end = data.get("action_span", (0, 0))
@@ -112,4 +149,6 @@ def _read_turn(data: dict[str, Any]) -> Turn:
         penalty=data["penalty"],
         executed=tuple(data["executed"]),
         action_span=(action_start, action_end),
+        images=_read_images(data, image),
+        shown_image=image(data["shown_image"]) if image and "shown_image" in data else None,
     )

@@ -5,17 +5,20 @@ V distinct tokens, L tokens compared; P prompts as elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ragen2.types import IntArray
+from ragen2.types import Image, IntArray
 
 NEAR = 0.9
 """Edit similarity from which two prompts count as near-duplicates."""
 MAX_COMPARED = 256
 """Tokens compared of each prompt, after what all share; bounds the cost of long histories."""
 PADDING = -1
+PATCH = 14
+"""Pixels of a patch's side."""
 
 
 def near_duplicates(prompts: Sequence[IntArray]) -> list[tuple[int, int, float]]:
@@ -38,6 +41,24 @@ def near_duplicates(prompts: Sequence[IntArray]) -> list[tuple[int, int, float]]
             if similarity >= NEAR:
                 found.append((i, j, similarity))
     return found
+
+
+def prompt_words(ids_T: IntArray, images: Sequence[Image]) -> IntArray:
+    """The tokens of a prompt, then a number for each patch of its images: what makes prompts alike.
+
+    Equal patches have equal numbers, so boards that differ in one cell are nearly the same.
+    """
+    if not images:
+        return ids_T
+    patches = [zlib.crc32(patch) for image in images for patch in _patches(image)]
+    return np.concatenate([ids_T, np.array(patches, dtype=np.int64)])
+
+
+def _patches(image: Image) -> Iterator[bytes]:
+    height, width = image.size
+    for row in range(0, height, PATCH):
+        for column in range(0, width, PATCH):
+            yield image.pixels[row : row + PATCH, column : column + PATCH].tobytes()
 
 
 def strip_shared(prompts: Sequence[IntArray]) -> list[IntArray]:

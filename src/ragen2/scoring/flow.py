@@ -2,7 +2,7 @@
 
 A reply is four pieces: prompt X, reasoning Z, what stands between (the tags), action A. The action is
 scored after contexts in which one piece is exchanged or missing; the pieces that stay are the sampled
-tokens. X may be anything a scorer reads as ids, the tokens of an image among them.
+tokens. The images of a prompt go with its tokens.
 
 Shape letters: N traces, S exchanges a trace, T tokens.
 """
@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ragen2.policy import Pair, Scorer
-from ragen2.types import BoolArray, FloatArray, Group, IntArray, Turn
+from ragen2.types import BoolArray, FloatArray, Group, Image, IntArray, Turn, reading_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +28,8 @@ class ActionTrace:
     between_ids_T: IntArray
     """From the end of the reasoning to the action: the closing and opening tags."""
     action_ids_T: IntArray
+    images: tuple[Image, ...] = ()
+    """Those in the prompt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +117,9 @@ def score_flow(
 
 
 def owners(traces: Sequence[ActionTrace]) -> IntArray:
-    """Number of each trace's prompt; prompts with equal tokens are one."""
+    """Number of each trace's prompt; prompts with equal tokens and images are one."""
     columns: dict[bytes, int] = {}
-    keys = [trace.prompt_ids_T.tobytes() for trace in traces]
+    keys = [reading_key(trace.prompt_ids_T, trace.images) for trace in traces]
     return np.array([columns.setdefault(key, len(columns)) for key in keys], dtype=np.int64)
 
 
@@ -128,18 +130,16 @@ class _Contexts:
         self, traces: Sequence[ActionTrace], partner_NS: IntArray, limit: int | None
     ) -> None:
         mates = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
-        self.own = [_pair(one, one.prompt_ids_T, one.reasoning_ids_T) for one in traces]
-        self.blank = [_pair(one, one.prompt_ids_T) for one in traces]
-        self.swapped = [
-            _pair(one, one.prompt_ids_T, _that_fits(one, other, limit)) for one, other in mates
-        ]
-        self.redirected = [
-            _pair(one, other.prompt_ids_T, one.reasoning_ids_T) for one, other in mates
-        ]
+        self.own = [_pair(one, one, one.reasoning_ids_T) for one in traces]
+        self.blank = [_pair(one, one) for one in traces]
+        self.swapped = [_pair(one, one, _that_fits(one, other, limit)) for one, other in mates]
+        self.redirected = [_pair(one, other, one.reasoning_ids_T) for one, other in mates]
 
 
-def _pair(trace: ActionTrace, *pieces: IntArray) -> Pair:
-    return Pair(np.concatenate([*pieces, trace.between_ids_T]), trace.action_ids_T)
+def _pair(trace: ActionTrace, prompt: ActionTrace, *reasoning: IntArray) -> Pair:
+    """The action of ``trace`` after the prompt of ``prompt`` and a reasoning, if one is given."""
+    context = np.concatenate([prompt.prompt_ids_T, *reasoning, trace.between_ids_T])
+    return Pair(context, trace.action_ids_T, prompt.images)
 
 
 def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> IntArray:
@@ -152,7 +152,10 @@ def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> Int
 
 def _summed(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
     """Log-prob of each continuation as a whole; equal pairs are scored once."""
-    keys = [(pair.context_ids_T.tobytes(), pair.continuation_ids_T.tobytes()) for pair in pairs]
+    keys = [
+        (reading_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
+        for pair in pairs
+    ]
     distinct = dict(zip(keys, pairs, strict=True))
     scores = scorer.score(list(distinct.values()), temperature)
     logp = {key: float(values.sum()) for key, values in zip(distinct, scores, strict=True)}
@@ -184,4 +187,5 @@ def _pieces(turn: Turn) -> ActionTrace:
         reasoning_ids_T=turn.reasoning_ids_T,
         between_ids_T=ids_T[end : turn.action_span[0]],
         action_ids_T=turn.action_ids_T,
+        images=turn.images,
     )

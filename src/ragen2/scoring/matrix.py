@@ -11,7 +11,7 @@ import numpy as np
 
 from ragen2.errors import ConfigError
 from ragen2.policy import Pair, Scorer
-from ragen2.scoring.traces import Trace
+from ragen2.scoring.traces import Trace, first_of_prompts
 from ragen2.seeding import stream
 from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
 
@@ -26,7 +26,8 @@ def cross_score(
 ) -> ScoreMatrix | None:
     """Score N traces under their P distinct prompts; None when fewer than two prompts are distinct.
 
-    Prompts with equal tokens are one column, so that a trace is never asked to tell them apart.
+    Prompts with equal tokens and images are one column, so that a trace is never asked to tell them
+    apart.
     Equal (prompt, reasoning) pairs are scored once.
 
     ``max_tokens`` bounds what a scorer has to read: every prompt once, and a reasoning once for each
@@ -39,21 +40,20 @@ def cross_score(
         return None
     length_N = np.array([len(trace.reasoning_ids_T) for trace in traces], dtype=np.int64)
     scored_NP = np.ones((len(traces), len(prompts)), dtype=np.bool_)
-    others = affordable_columns([len(ids) for ids in prompts], length_N, max_tokens)
+    lengths = [len(prompt.prompt_ids_T) for prompt in prompts]
+    others = affordable_columns(lengths, length_N, max_tokens)
     if others < len(prompts) - 1:
         scored_NP = draw_columns(owner_N, len(prompts), others, rng or stream("cross_score"))
     logp_NP = _score(traces, prompts, scored_NP, scorer, temperature)
     return ScoreMatrix(logp_NP=logp_NP, length_N=length_N, owner_N=owner_N)
 
 
-def distinct_prompts(traces: Sequence[Trace]) -> tuple[list[IntArray], IntArray]:
-    """The prompts that differ, in order of appearance, and the column of each trace's own."""
+def distinct_prompts(traces: Sequence[Trace]) -> tuple[list[Trace], IntArray]:
+    """The first trace of each prompt that differs, and the column of each trace's own."""
     columns: dict[bytes, int] = {}
-    owner_N = np.array(
-        [columns.setdefault(trace.prompt_ids_T.tobytes(), len(columns)) for trace in traces],
-        dtype=np.int64,
-    )
-    return [np.frombuffer(key, dtype=np.int64) for key in columns], owner_N
+    keys = [trace.prompt_key for trace in traces]
+    owner_N = np.array([columns.setdefault(key, len(columns)) for key in keys], dtype=np.int64)
+    return first_of_prompts(traces), owner_N
 
 
 def affordable_columns(
@@ -85,7 +85,7 @@ def draw_columns(
 
 def _score(
     traces: Sequence[Trace],
-    prompts: Sequence[IntArray],
+    prompts: Sequence[Trace],
     scored_NP: BoolArray,
     scorer: Scorer,
     temperature: float,
@@ -99,7 +99,8 @@ def _score(
         for column in np.flatnonzero(scored_NP[row]).tolist():
             place = seen.setdefault((key, column), len(pairs))
             if place == len(pairs):
-                pairs.append(Pair(prompts[column], trace.reasoning_ids_T))
+                prompt = prompts[column]
+                pairs.append(Pair(prompt.prompt_ids_T, trace.reasoning_ids_T, prompt.images))
             place_NP[row, column] = place
     sums = np.array([values.sum() for values in scorer.score(pairs, temperature)])
     return np.where(scored_NP, sums[place_NP], np.nan)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.types import Group, IntArray, Trajectory
+from ragen2.types import Group, Image, IntArray, Trajectory, reading_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,13 @@ class Trace:
     reasoning_ids_T: IntArray
     place: Place | None = None
     """None for a reasoning that is not of a batch of groups."""
+    images: tuple[Image, ...] = ()
+    """Those in the prompt, in the order of their tokens."""
+
+    @property
+    def prompt_key(self) -> bytes:
+        """Equal for prompts that are the same to a model."""
+        return reading_key(self.prompt_ids_T, self.images)
 
 
 def first_turn_traces(
@@ -93,8 +100,8 @@ def trajectory_traces(
 
 def of_first_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
     """All traces of the first ``max_prompts`` different prompts, in their old order."""
-    allowed = set(list(dict.fromkeys(map(_key, traces)))[:max_prompts])
-    return [trace for trace in traces if _key(trace) in allowed]
+    allowed = set(list(dict.fromkeys(trace.prompt_key for trace in traces))[:max_prompts])
+    return [trace for trace in traces if trace.prompt_key in allowed]
 
 
 def until_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
@@ -105,7 +112,7 @@ def until_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
     """
     seen: set[bytes] = set()
     for count, trace in enumerate(traces):
-        seen.add(_key(trace))
+        seen.add(trace.prompt_key)
         if len(seen) > max_prompts:
             return list(traces[:count])
     return list(traces)
@@ -121,26 +128,25 @@ def until_tokens(traces: Sequence[Trace], max_tokens: int | None) -> list[Trace]
     seen: set[bytes] = set()
     tokens = 0
     for count, trace in enumerate(traces):
-        tokens += 0 if _key(trace) in seen else len(trace.prompt_ids_T)
+        tokens += 0 if trace.prompt_key in seen else len(trace.prompt_ids_T)
         tokens += 2 * len(trace.reasoning_ids_T)
-        seen.add(_key(trace))
+        seen.add(trace.prompt_key)
         if tokens > max_tokens:
             return list(traces[:count])
     return list(traces)
 
 
-def distinct_prompts(traces: Sequence[Trace]) -> list[IntArray]:
-    """The different prompts of ``traces``, each once, in order of appearance."""
-    return list({_key(trace): trace.prompt_ids_T for trace in traces}.values())
-
-
-def _key(trace: Trace) -> bytes:
-    return trace.prompt_ids_T.tobytes()
+def first_of_prompts(traces: Sequence[Trace]) -> list[Trace]:
+    """The first trace of each different prompt, in order of appearance."""
+    firsts: dict[bytes, Trace] = {}
+    for trace in traces:
+        firsts.setdefault(trace.prompt_key, trace)
+    return list(firsts.values())
 
 
 def _trace(trajectory: Trajectory, place: Place) -> Trace:
     turn = trajectory.turns[place.turn - 1]
-    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T, place)
+    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T, place, turn.images)
 
 
 def _reasoned_turns(trajectory: Trajectory, group: int, member: int) -> list[Trace]:

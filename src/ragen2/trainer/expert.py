@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode
-from ragen2.rollout.context import system_message, turn_message
+from ragen2.rollout.context import shown_image, system_message, turn_message
 from ragen2.rollout.reply import ReplyFormat, render_reply
 from ragen2.seeding import stream
 from ragen2.types import Message
@@ -48,7 +48,12 @@ def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index
     taken, is_done = 0, False
     while not is_done and len(users) < env.max_turns and taken < env.max_actions:
         users.append(
-            turn_message(episode.observation, actions_left=env.max_actions - taken, problem="")
+            turn_message(
+                episode.observation,
+                actions_left=env.max_actions - taken,
+                problem="",
+                image=shown_image(episode),
+            )
         )
         most = min(form.max_actions, env.max_actions - taken)
         actions = _choose(episode, script, rng, most)

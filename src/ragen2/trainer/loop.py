@@ -225,7 +225,8 @@ def diet_of(batch: Batch) -> Diet:
 
 def _task_name(prompt: Prompt) -> int:
     """A number that equal prompts share, in this process and in any other."""
-    words = "\0".join([prompt.env, *(message.content for message in prompt.messages)])
+    shown = [(one.content, *(image.digest for image in one.images)) for one in prompt.messages]
+    words = "\0".join([prompt.env, *(word for message in shown for word in message)])
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=6).digest())
 
 

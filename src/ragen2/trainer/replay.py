@@ -13,6 +13,7 @@ import numpy as np
 
 from ragen2.diagnostics.attempts import Contrasts, Played, executed_actions
 from ragen2.envs.base import Env, Episode
+from ragen2.envs.transcript import image_name
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Group
 
@@ -119,4 +120,4 @@ def _play(env: Env, episode: Episode, choose: Callable[[], str | None]) -> Playe
         if step.done:
             solved = step.solved
             break
-    return Played(reward, solved, tuple(taken), episode.observation)
+    return Played(reward, solved, tuple(taken), episode.observation, image_name(episode))

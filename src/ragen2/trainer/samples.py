@@ -87,8 +87,13 @@ def flatten(drafts: Drafts) -> Iterator[Sample]:
 def _continues(before: Turn, turn: Turn) -> bool:
     prompt, completion = before.prompt_ids_T, before.completion.ids_T
     length = len(prompt) + len(completion)
-    return len(turn.prompt_ids_T) >= length and np.array_equal(
-        turn.prompt_ids_T[:length], np.concatenate([prompt, completion])
+    is_longer = len(turn.prompt_ids_T) >= length
+    # Image tokens are the same whatever they show, so that equal ids may be about other images.
+    has_seen = turn.images[: len(before.images)] == before.images
+    return (
+        is_longer
+        and has_seen
+        and np.array_equal(turn.prompt_ids_T[:length], np.concatenate([prompt, completion]))
     )
 
 
@@ -101,4 +106,11 @@ def _sample(turns: Sequence[Turn], temperature: float) -> Sample:
         written = slice(len(turn.prompt_ids_T), len(turn.prompt_ids_T) + len(turn.completion.ids_T))
         loss_mask_T[written] = True
         old_logprobs_T[written] = turn.completion.logprobs_T
-    return Sample(ids_T, loss_mask_T, old_logprobs_T, np.zeros(len(ids_T)), temperature)
+    return Sample(
+        ids_T,
+        loss_mask_T,
+        old_logprobs_T,
+        np.zeros(len(ids_T)),
+        temperature,
+        images=last.images,
+    )

@@ -67,22 +67,30 @@ def warmstart(
     ``report`` hears each step's number and mean negative log-likelihood per token.
     """
     script = Script(config.quality, config.groundedness)
+    form = config.rollout.form
     loss = float("nan")
     for step in range(config.steps):
         first = step * config.batch
         samples = [
-            dialogue_sample(
-                script_episode(config.env, script, config.rollout.form, config.seed, first + i),
-                learner.tokenizer,
-                config.rollout.form.prefill,
-            )
+            dialogue_sample(lesson, learner.tokenizer, form.prefill)
             for i in range(config.batch)
+            for lesson in lessons(
+                script_episode(config.env, script, form, config.seed, first + i), config.rollout
+            )
         ]
         learner.set_lr_scale(_lr_scale(step, config))
         update = learner.update(samples, Supervised(), scale=1.0)
         loss = update.metrics["negative_logp"]
         report(step + 1, loss)
     return loss
+
+
+def lessons(dialogue: Dialogue, rollout: Rollout) -> list[Dialogue]:
+    """The dialogue, or each of its turns alone where a prompt will hold no more than that."""
+    if rollout.history != "current":
+        return [dialogue]
+    turns = zip(dialogue.users, dialogue.replies, strict=True)
+    return [Dialogue(dialogue.system, (user,), (reply,)) for user, reply in turns]
 
 
 def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: str) -> Sample:
@@ -112,6 +120,7 @@ def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: s
         loss_mask_T=loss_mask_T,
         old_logprobs_T=np.zeros(len(ids)),
         advantages_T=loss_mask_T.astype(np.float64),
+        images=tuple(image for user in dialogue.users for image in user.images),
     )
 
 
@@ -131,7 +140,7 @@ def tokenizer_corpus(config: WarmstartConfig) -> list[str]:
 
 
 def _observation_forms(env: Env) -> list[Env]:
-    if not isinstance(env, FrozenLake):
+    if not isinstance(env, FrozenLake) or env.shows_images:
         return [env]
     return [
         env.model_copy(update={"observation": form}) for form in ("coord", "grid", "grid_coord")

@@ -78,6 +78,13 @@ class Boards:
         }
 
 
+def boards_of(settings: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
+    """Reads the board off one text of a run with these settings."""
+    env = settings.get("env", {})
+    named = env if isinstance(env, dict) else {}
+    return lambda text: Boards(str(named.get("kind", "")), named).read(text)
+
+
 def _grid(text: str, symbols: str) -> Rows | None:
     """The first block of equally long lines that are made of symbols alone."""
     block: Rows = []

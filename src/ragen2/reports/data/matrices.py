@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ragen2.diagnostics.wording import nearest_reasonings, templated_phrases
+from ragen2.reports.data.boards import boards_of
 from ragen2.reports.data.charts import scope_label
 from ragen2.reports.data.numbers import short, spread_over
+from ragen2.reports.data.pictures import Pictures, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import MAX_ROWS, ScopeScores, list_scores, read_scores
@@ -38,7 +40,7 @@ def matrices_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, li
     entries = []
     for step, scope in chosen:
         name = f"{run_id}-scores-{step}-{scope}"
-        blocks[name] = _maker(files[step], scope)
+        blocks[name] = _maker(run, files[step], scope)
         entries.append(_entry(by_step[step], scope, name))
     notes = []
     if len(main) > MOST_STEPS:
@@ -49,8 +51,13 @@ def matrices_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, li
     return entries, blocks, notes
 
 
-def block_of(scores: ScopeScores) -> dict[str, Any]:
-    """One matrix as the page takes it."""
+def block_of(
+    scores: ScopeScores,
+    board: Callable[[str], Any] = lambda text: None,
+    picture: Callable[[str], str] = lambda name: "",
+) -> dict[str, Any]:
+    """One matrix as the page takes it; ``board`` reads one off a text, ``picture`` finds an image's URI."""
+    images = scores.prompt_images or [""] * len(scores.prompts)
     phrases = templated_phrases(scores.reasonings, scores.owner)
     nearest = nearest_reasonings(scores.reasonings, scores.owner)
     return {
@@ -58,8 +65,8 @@ def block_of(scores: ScopeScores) -> dict[str, Any]:
         "length_N": scores.length,
         "owner_N": scores.owner,
         "prompts": [
-            {"label": label, "text": text}
-            for label, text in zip(scores.prompt_labels, scores.prompts, strict=True)
+            {"label": label, "text": text, "board": board(text), **seen_of(image, picture)}
+            for label, text, image in zip(scores.prompt_labels, scores.prompts, images, strict=True)
         ],
         "traces": [
             {"label": label, "text": text, "action": action}
@@ -95,10 +102,11 @@ def _scopes_of(record: StepRecord) -> list[str]:
     ]
 
 
-def _maker(path: Path, scope: str) -> Callable[[], Any]:
+def _maker(run: Run, path: Path, scope: str) -> Callable[[], Any]:
     def make() -> Any:
         found = [one for one in read_scores(path).scopes if one.name == scope]
-        return block_of(found[0]) if found else None
+        pictures = Pictures(run.path)
+        return block_of(found[0], boards_of(run.settings), pictures.uri) if found else None
 
     return make
 

@@ -19,6 +19,7 @@ from ragen2.reports.data.episodes import (
 )
 from ragen2.reports.data.matrices import Blocks
 from ragen2.reports.data.numbers import short
+from ragen2.reports.data.pictures import Pictures, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 
@@ -31,7 +32,7 @@ def replays_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, lis
     counts = {step: count_rows(path) for step, path in files.items()}
     for step, path in files.items():
         name = f"{run_id}-episodes-{step}"
-        blocks[name] = _maker(path, by_step[step], run.settings)
+        blocks[name] = _maker(run, path, by_step[step])
         count = min(counts[step], MOST_EPISODES)
         entries.append({"step": step, "count": count, "of": counts[step], "block": name})
     every = len(rollout_files(run))
@@ -44,16 +45,23 @@ def replays_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, lis
     return entries, blocks, notes
 
 
-def episode_of(row: Row, kept: bool | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One trajectory as the page takes it."""
+def episode_of(
+    row: Row,
+    kept: bool | None,
+    settings: Mapping[str, Any],
+    picture: Callable[[str], str] = lambda name: "",
+) -> dict[str, Any]:
+    """One trajectory as the page takes it; ``picture`` finds an image's URI by its name."""
     env = settings.get("env", {})
     boards = Boards(row["env"], env if isinstance(env, dict) else {})
     messages = row["messages"]
     shown = messages[-1]["content"] if messages else ""
     turns = []
     for turn in row["turns"]:
-        turns.append(_turn(turn, _view(shown, turn, boards)))
+        image = _newest(turn.get("images"))
+        turns.append(_turn(turn, _view(shown, boards, seen_of(image, picture))))
         shown = turn["observation"]
+    last = row["turns"][-1].get("shown_image", "") if row["turns"] else ""
     return {
         "label": f"seed {row['seed']}, play {row['luck']}",
         "env": row["env"],
@@ -66,7 +74,7 @@ def episode_of(row: Row, kept: bool | None, settings: Mapping[str, Any]) -> dict
         "kept": kept,
         "system": "\n".join(cut(one["content"]) for one in messages if one["role"] == "system"),
         "turns": turns,
-        "end": _view(shown, {}, boards) if turns else None,
+        "end": _view(shown, boards, seen_of(str(last), picture)) if turns else None,
     }
 
 
@@ -90,24 +98,23 @@ def _adds(turn: Row) -> bool:
     return not turn["valid"] or len(turn["text"]) > told + 60
 
 
-def _view(text: str, turn: Row, boards: Boards) -> dict[str, Any]:
-    """What was shown; ``images`` are data URIs that a turn of an agent with eyes keeps."""
-    view: dict[str, Any] = {"text": cut(text), "board": boards.read(text)}
-    images = turn.get("images")
-    if isinstance(images, list):
-        view["images"] = [
-            one for one in images if isinstance(one, str) and one.startswith("data:image/")
-        ]
-    return view
+def _view(text: str, boards: Boards, seen: dict[str, Any]) -> dict[str, Any]:
+    """What was shown: words, the board they tell of, and the image, where there are any."""
+    return {"text": cut(text), "board": boards.read(text), **seen}
 
 
-def _maker(path: Path, record: StepRecord, settings: Mapping[str, Any]) -> Callable[[], Any]:
+def _newest(images: object) -> str:
+    """The image that a turn was about: the last of those in its prompt."""
+    return str(images[-1]) if isinstance(images, list) and images else ""
+
+
+def _maker(run: Run, path: Path, record: StepRecord) -> Callable[[], Any]:
     def make() -> Any:
-        rows = read_rows(path)
+        rows, pictures = read_rows(path), Pictures(run.path)
         kept = dict(zip(record.seeds, record.kept, strict=False))
         return {
             "episodes": [
-                episode_of(rows[place], kept.get(rows[place]["seed"]), settings)
+                episode_of(rows[place], kept.get(rows[place]["seed"]), run.settings, pictures.uri)
                 for place in choose(rows)
             ]
         }

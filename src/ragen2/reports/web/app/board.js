@@ -144,16 +144,30 @@ function legendMark(one, ground) {
   );
 }
 
-// What the agent saw: as a picture where there is one, and always as the text it read.
-function viewOf(view, label) {
+// Images that the agent was shown, or that one is missing; null where it was shown none.
+function imagesOf(view, label) {
   const images = (view.images || []).filter((uri) => /^data:image\/(png|jpeg|gif|webp);base64,/.test(uri));
-  const text = textBox(view.text, label);
-  if (!view.board && !images.length) return text;
+  if (!images.length && !view.image_missing) return null;
   return el(
     "div",
-    { class: "stack" },
-    view.board && boardPicture(view.board),
+    { class: "seen" },
     images.map((uri, i) => el("img", { src: uri, alt: `${label}, image ${i + 1}` })),
-    el("details", {}, el("summary", {}, "As text"), text),
+    view.image_missing &&
+      el("p", { class: "quiet" }, "The image is missing from the run directory, or too large for this page."),
   );
+}
+
+// A board read off the text, and the image, side by side; null where there is neither.
+function picturesOf(view, label) {
+  const images = imagesOf(view, label);
+  if (!view.board && !images) return null;
+  return el("div", { class: "pictures" }, view.board && boardPicture(view.board), images);
+}
+
+// What the agent saw: as a picture where there is one, and always as the text it read.
+function viewOf(view, label) {
+  const text = textBox(view.text, label);
+  const pictures = picturesOf(view, label);
+  if (!pictures) return text;
+  return el("div", { class: "stack" }, pictures, el("details", {}, el("summary", {}, "As text"), text));
 }

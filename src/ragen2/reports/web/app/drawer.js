@@ -101,6 +101,7 @@ function promptBox(block, n, p, title, middle) {
       { class: "quiet small" },
       `prompt ${p + 1}, ${prompt.label}: ${num(perToken(block, n, p))} nats a token, ${num(block.logp_NP[n][p])} in all`,
     ),
+    picturesOf(prompt, title),
     el("pre", { tabindex: 0, role: "region", "aria-label": title }, marked(prompt.text, middle)),
   );
 }
