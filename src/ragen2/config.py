@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from ragen2.algorithms import GRPO, Algorithm
+from ragen2.backends.server_settings import ServerSettings
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.component import (
     Component,
@@ -219,6 +220,9 @@ class RunConfig(Settings):
         default_factory=Checkpoints, description="what is kept on disk"
     )
     logging: Logging = Field(default_factory=Logging, description="loggers of other makers")
+    server: ServerSettings = Field(
+        default_factory=ServerSettings, description="how a served model is asked"
+    )
 
 
 FAMILIES: Mapping[str, type[Component]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ragen2.algorithms import PPO
     from ragen2.algorithms.base import Objective
     from ragen2.algorithms.losses import KLEstimator
+    from ragen2.envs import Env
+    from ragen2.rollout import Rollout, Task
+    from ragen2.types import Group
 
 
 Gradient = npt.NDArray[np.float32]
@@ -43,6 +46,14 @@ class Request:
     key: tuple[int | str, ...]
     images: tuple[Image, ...] = ()
     """Those in the prompt, in the order of their tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One reply asked for in words; ``key`` names its random stream, as far as the writer has one."""
+
+    messages: tuple[Message, ...]
+    key: tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +106,33 @@ class Sampler(Protocol):
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """One completion a request, in order."""
+        ...
+
+
+@runtime_checkable
+class TextSampler(Protocol):
+    """Writes replies to conversations and tells nothing of their tokens: ids and log-probs are empty.
+
+    So it can be played and judged by what it does; it can be neither cross-scored nor trained.
+    """
+
+    def reply(self, requests: Sequence[ChatRequest], params: SamplingParams) -> list[Completion]:
+        """One completion a request, in order."""
+        ...
+
+
+@runtime_checkable
+class GroupPlayer(Protocol):
+    """A sampler of several processes: whole groups are shared out among them, not single replies."""
+
+    def play_groups(
+        self,
+        env: Env,
+        groups: Sequence[Sequence[Task]],
+        rollout: Rollout,
+        key: tuple[int | str, ...],
+    ) -> list[Group]:
+        """Every task of every group, as ``ragen2.rollout.play`` does it."""
         ...
 
 

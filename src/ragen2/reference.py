@@ -27,8 +27,8 @@ from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.reports.data import metric_words
 from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure, standalone
 from ragen2.reports.load import Run, load_run_directory
-from ragen2.runs.png import png_bytes
 from ragen2.runs.files import write_atomically
+from ragen2.runs.png import png_bytes
 from ragen2.trainer.warmstart import WarmstartConfig
 
 PAGE = "run-file.md"

@@ -103,7 +103,8 @@ class Prompt:
 class Completion:
     """Exactly what the sampler produced: never cleaned, never tokenised again.
 
-    ``logprobs_T`` are at the sampling temperature, one a sampled token.
+    ``logprobs_T`` are at the sampling temperature, one a sampled token. Of a model that gives words
+    alone, neither ids nor log-probs are known, and both are empty.
     """
 
     ids_T: IntArray

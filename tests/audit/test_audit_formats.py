@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from logged_rollouts import (
     write_parquet,
 )
 from ragen2.audit import Limits, PolicyLikelihood, WordLikelihood, parse_columns
+from ragen2.audit.files import read_rows
 from ragen2.audit.likelihoods import Likelihood
 from ragen2.audit.readers import READERS, detect
 from ragen2.errors import ConfigError
@@ -199,3 +201,12 @@ def test_a_reward_may_be_a_sum_of_columns(audited, tmp_path):
     path = write_jsonl(tmp_path / "log.jsonl", rows)
     columns = parse_columns("prompt=q,completion=a,reward=r+bonus")
     assert audited(path, columns=columns).steps[0].metrics["reward/mean"] == 2.5
+
+
+def test_a_csv_field_may_be_long_and_the_limit_of_the_process_stays(tmp_path):
+    before = csv.field_size_limit()
+    long = "x" * (before + 1)
+    path = write_csv(tmp_path / "log.csv", [{"q": long, "r": "1"}])
+    rows = read_rows(path, lambda read: None)
+    assert next(rows) == {"q": long, "r": "1"}
+    assert csv.field_size_limit() == before

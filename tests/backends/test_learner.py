@@ -264,14 +264,6 @@ def test_an_update_counts_tokens_and_steps(small: Any, random_samples: Samples) 
     assert update.num_tokens == sum(int(sample.loss_mask_T.sum()) for sample in samples)
 
 
-def test_minibatches_hold_every_sample_once_in_every_pass(small: Any) -> None:
-    learner = learner_of(small, minibatches=4)
-    parts = learner._minibatches(10, epoch=0)
-    assert sorted(index for part in parts for index in part) == list(range(10))
-    assert len(parts) == 4
-    assert parts != learner._minibatches(10, epoch=1)
-
-
 def test_the_learning_rate_warms_up(small: Any, random_samples: Samples) -> None:
     learner = learner_of(small, lr=0.4, warmup_steps=4)
     samples = random_samples([20])

@@ -151,3 +151,19 @@ def test_the_way_of_a_gpu_is_the_way_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -
     found = packing._by_varlen(query.double(), key, value, chosen, 0.3)
     assert found.dtype == value.dtype
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("lengths", [(9, 4, 4, 4, 6, 5, 5), (9, 4, 3, 4, 6, 5, 1)])
+def test_samples_with_one_beginning_see_what_they_see_alone(lengths: tuple[int, ...]) -> None:
+    """Of one length, and of different ones, which are filled up."""
+    shared = ((0, 0), (0, 7), (0, 7), (0, 7), (0, 0), (4, 3), (4, 3))
+    chosen = Packing.of(lengths, torch.device("cpu"), shared)
+    numbers = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(sum(lengths), heads, 8, generator=numbers) for heads in (4, 2, 2))
+    found = torch.split(packing.packed_causal(q, k, v, chosen, 0.3), lengths)
+    parts = [torch.split(each, lengths) for each in (q, k, v)]
+    for row, (other, count) in enumerate(shared):
+        whole = [torch.cat([each[other][:count], each[row]]) for each in parts]
+        alone = Packing.of([len(whole[0])], torch.device("cpu"))
+        wanted = packing.packed_causal(*whole, alone, 0.3)[count:]
+        torch.testing.assert_close(found[row], wanted)

@@ -16,6 +16,7 @@ import pytest
 from ragen2.backends.bench_score import naive_score
 from ragen2.backends.hf import HFPolicy
 from ragen2.backends.server import ServerScorer
+from ragen2.backends.server_settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair
 from ragen2.scoring import Trace, cross_score
@@ -107,7 +108,9 @@ def model(served: tuple[str, Model]) -> Model:
 @pytest.fixture
 def scorer(served: tuple[str, Model], model: Model) -> Callable[..., ServerScorer]:
     def make(**settings: Any) -> ServerScorer:
-        return ServerScorer(served[0], "tiny", **{"backoff": 0.001, "retries": 2, **settings})
+        how = {name: settings.pop(name) for name in ("dialect", "max_tokens") if name in settings}
+        asked = ServerSettings(**{"backoff": 0.001, "retries": 2, **settings})
+        return ServerScorer(served[0], "tiny", settings=asked, **how)
 
     return make
 
@@ -276,9 +279,8 @@ def test_prompts_refused_after_the_first_are_told(scorer, model, pairs):
     [
         ((401, {"error": {"message": "no key"}}), "answered 401: no key"),
         ((404, "model\nnot found"), "answered 404: model not found"),
-        ((200, "<html>"), "answered no JSON: b'<html>'"),
-        ((200, [1]), "answered list, not a JSON object"),
-        ((200, {"choices": []}), "returned 0 answers to 1 prompts; set batch to 1"),
+        ((501, "no"), "answered 501: no"),
+        ((200, {"choices": []}), r"returned 0 answers to 1 prompts; set server\.batch to 1"),
     ],
 )
 def test_what_no_retry_can_cure_is_told_at_once(scorer, model, pairs, answer, told):
@@ -288,8 +290,25 @@ def test_what_no_retry_can_cure_is_told_at_once(scorer, model, pairs, answer, to
     assert len(model.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((200, "<html>"), r"answered no JSON: b'<html>' \(3 tries\)"),
+        ((200, [1]), r"answered list, not a JSON object \(3 tries\)"),
+        ((200, {"error": "none"}), r"answered without choices: .*none.* \(3 tries\)"),
+        ((200, {"choices": [None]}), r"answered without choices: .* \(3 tries\)"),
+    ],
+)
+def test_what_is_no_answer_is_asked_for_again(scorer, model, pairs, answer, told):
+    model.spoil = lambda body, found: answer
+    with pytest.raises(ModelError, match=told):
+        scorer().score(pairs)
+    assert len(model.requests) == 3
+
+
 def test_nobody_at_the_address_is_one_line(pairs):
-    nobody = ServerScorer("http://127.0.0.1:9", "tiny", retries=1, backoff=0.001)
+    patience = ServerSettings(retries=1, backoff=0.001)
+    nobody = ServerScorer("http://127.0.0.1:9", "tiny", settings=patience)
     with pytest.raises(ModelError, match=r"cannot be reached: .*refused.* \(2 tries\)"):
         nobody.score(pairs)
 

@@ -13,6 +13,7 @@ import pytest
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
 from ragen2.backends.server import ServerScorer
 from ragen2.backends.server_policy import ServerPolicy, read_completion
+from ragen2.backends.server_settings import ServerSettings
 from ragen2.config import RunConfig
 from ragen2.envs import Bandit
 from ragen2.errors import ConfigError, ModelError
@@ -79,9 +80,16 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing on the console."""
 
 
+class Server(ThreadingHTTPServer):
+    """All requests of a batch may knock at the same time."""
+
+    request_queue_size = 64
+    seen: list[dict]
+
+
 @pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def server() -> Iterator[Server]:
+    served = Server(("127.0.0.1", 0), Handler)
     served.seen = []
     thread = threading.Thread(target=served.serve_forever, daemon=True)
     thread.start()
@@ -93,7 +101,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
 @pytest.fixture
 def policy(server) -> ServerPolicy:
     url = f"http://127.0.0.1:{server.server_port}/v1"
-    return ServerPolicy(ServerScorer(url, "scripted", retries=0), TOKENS)
+    return ServerPolicy(ServerScorer(url, "scripted", settings=ServerSettings(retries=0)), TOKENS)
 
 
 def test_a_served_model_is_assessed_as_the_same_model_at_hand(policy):

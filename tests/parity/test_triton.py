@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".venv-triton"
 
 
-def test_the_engine_under_the_interpreter():
+@pytest.mark.parametrize(
+    "file", ["tests/backends/engine/test_gpu.py", "tests/backends/fused/test_fused_kernels.py"]
+)
+def test_kernels_under_the_interpreter(file):
     if not (FOLDER / "triton").is_dir():
         pytest.skip("needs Triton (make peers)")
     paths = [str(FOLDER), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -26,7 +29,7 @@ def test_the_engine_under_the_interpreter():
             "pytest",
             "-p",
             "no:cacheprovider",
-            "tests/backends/engine/test_gpu.py",
+            file,
         ],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)},

@@ -107,7 +107,7 @@ def test_turns_with_equal_tokens_and_another_image_do_not_continue_each_other():
     import dataclasses
 
     trajectory = _played(ENV).trajectories[0]
-    first, second, *rest = trajectory.turns
+    first, second, *_rest = trajectory.turns
     swapped = dataclasses.replace(second, images=(_image(9), *second.images[1:]))
     forged = dataclasses.replace(trajectory, turns=(first, swapped))
     assert len(stretches(dataclasses.replace(trajectory, turns=(first, second)))) == 1

@@ -214,3 +214,34 @@ def test_a_token_that_straddles_the_answer_tag_belongs_to_the_tag(text, expected
     completion = Completion(np.array(ids), np.zeros(len(ids)), padded, Finish.STOP)
     start, end = action_span(completion, FORM, Pairs())
     assert Pairs().decode(completion.ids_T[start:end].tolist()) == expected
+
+
+SELF_OPENED = ReplyFormat(thinking=True, max_actions=2, prefilled=False)
+
+
+@pytest.mark.parametrize("before", ["", " ", "\n\n"])
+def test_a_reply_that_nobody_opened_for_the_model_has_its_own_first_tag(before):
+    text = f"{before}<think>down</think>\n<answer>Down</answer> and more"
+    reply = parse_reply(written(text, Finish.EOS), SELF_OPENED)
+    assert (reply.reasoning, reply.actions, reply.problem) == ("down", ("Down",), "")
+    plain = ReplyFormat(thinking=False, prefilled=False)
+    assert parse_reply(written(f"{before}<answer>Up</answer>"), plain).actions == ("Up",)
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "problem"),
+    [
+        ("down</think><answer>Down</answer>", "", "no <think>"),
+        (
+            "Well. <think>down</think><answer>Down</answer>",
+            "down",
+            "text outside the tags",
+        ),
+        ("<answer>Down</answer>", "", "no <think>"),
+        ("", "", "no <think>"),
+        ("\n<think>down", "down", "no </think>"),
+    ],
+)
+def test_without_its_first_tag_such_a_reply_is_not_valid(text, reasoning, problem):
+    reply = parse_reply(written(text, Finish.EOS), SELF_OPENED)
+    assert (reply.reasoning, reply.actions, reply.problem) == (reasoning, (), problem)

@@ -172,9 +172,7 @@ def test_two_hundred_steps_take_less_than_fifty_megabytes(tmp_path):
             return f"x</think><answer>{moves[rng.integers(4)]} || {moves[rng.integers(4)]}</answer>"
 
         for step in range(steps):
-            tasks = [
-                [Task(100_000 + 8 * step + p, luck) for luck in range(16)] for p in range(8)
-            ]
+            tasks = [[Task(100_000 + 8 * step + p, luck) for luck in range(16)] for p in range(8)]
             key = ("disk", step)
             run.save_rollouts(step, play(env, ScriptedPolicy(wander), tasks, Rollout(), key=key))
         blocks = [-(-path.stat().st_size // 4096) for path in (run.path / "images").iterdir()]

@@ -9,7 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -145,14 +145,24 @@ def _parquet(path: Path, advance: Advance) -> Iterator[dict[str, Any] | Broken]:
         raise UnreadableFile(f"not readable as parquet: {str(error).splitlines()[0]}") from error
 
 
+@contextmanager
+def _fields_up_to(size: int) -> Iterator[None]:
+    """The csv module has one limit for the whole process; others find theirs again."""
+    before = csv.field_size_limit(size)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _csv(path: Path, advance: Advance) -> Iterator[dict[str, Any] | Broken]:
-    csv.field_size_limit(LONGEST_LINE)
     with path.open("rb") as raw:
         lines = _decoded(raw, advance)
         rows = csv.DictReader(lines)
         while True:
             try:
-                row = next(rows, None)
+                with _fields_up_to(LONGEST_LINE):
+                    row = next(rows, None)
             except csv.Error:
                 yield Broken("broken CSV")
                 continue

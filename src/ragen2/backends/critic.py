@@ -14,7 +14,9 @@ import torch
 from ragen2.algorithms.losses import token_weights, value_loss
 from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
+from ragen2.backends.dist.team import ALONE, Team
 from ragen2.backends.images.sight import Sight
+from ragen2.backends.minibatches import even_parts
 from ragen2.backends.optimiser import adamw
 from ragen2.backends.reading import Reader
 from ragen2.backends.saving import disk_errors
@@ -38,12 +40,14 @@ class Critic:
         lr: float,
         dtype: torch.dtype,
         images: ImageInputs | None = None,
+        team: Team = ALONE,
     ) -> None:
+        self.team = team
         self.network = copy.deepcopy(network).requires_grad_(True)
         # The critic encodes images as the model did when it began; only what reads them is trained.
         sight = None if images is None else Sight(self.network, images)
         self.reader = Reader(
-            self.network.get_decoder(), settings, dtype, causal=self.network, sight=sight
+            self.network.get_decoder(), settings, dtype, team, causal=self.network, sight=sight
         )
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
@@ -60,21 +64,22 @@ class Critic:
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """Value before each written token: read off the position that predicts it."""
-        found: list[FloatArray] = [s.old_logprobs_T[:0] for s in samples]
+        found: dict[int, FloatArray] = {}
         with self.reader.ready():
             for rows, batch in self.reader.batches(samples):
                 values = self._values(batch).double().cpu().numpy()
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, part in zip(rows, np.split(values, bounds), strict=True):
                     found[row] = part
-        return found
+        joined = self.team.join(found)
+        return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
         """As many optimiser steps as the policy takes, on the same minibatches' worth of samples."""
         totals = {"value_loss": 0.0, "critic_grad_norm": 0.0}
         steps = skipped = 0
         for _ in range(self.settings.epochs):
-            for part in _even_parts(len(samples), self.settings.minibatches):
+            for part in even_parts(len(samples), self.settings.minibatches):
                 loss, norm = self._step([samples[i] for i in part], settings)
                 is_usable = math.isfinite(loss) and math.isfinite(norm)
                 if is_usable:
@@ -127,8 +132,9 @@ class Critic:
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 total += loss.detach()
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.team.sum_gradients(trained)
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
-        value = float(total)
+        value = self.team.sum_numbers({"loss": float(total)})["loss"]
         if math.isfinite(norm) and math.isfinite(value):
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -139,12 +145,6 @@ class Critic:
             rows = self.reader.rows(batch)
         values: torch.Tensor = self.head(rows.float()).squeeze(-1)
         return values
-
-
-def _even_parts(count: int, parts: int) -> list[list[int]]:
-    """Every ``parts``-th sample, so that each part holds members of all groups."""
-    parts = min(parts, count)
-    return [list(range(part, count, parts)) for part in range(parts)]
 
 
 def _explained(samples: Sequence[Sample]) -> dict[str, float]:

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
+
 from ragen2.algorithms.base import LossInputs, Objective
 from ragen2.algorithms.losses import KLEstimator, kl_estimate
 from ragen2.backends.bad_steps import BadSteps
 from ragen2.backends.batches import Batch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.critic import Critic
+from ragen2.backends.dist.team import ALONE, Team, whole_tensor
 from ragen2.backends.images.encodings import tower_of
 from ragen2.backends.images.sight import Sight
 from ragen2.backends.logprobs import Trunk
 from ragen2.backends.lora import add_lora, base_of
-from ragen2.backends.optimiser import adamw
+from ragen2.backends.minibatches import random_parts
+from ragen2.backends.optimiser import adamw, lr_share
 from ragen2.backends.precision import compute_dtype
 from ragen2.backends.reading import TokenReader
 from ragen2.backends.saving import disk_errors
@@ -32,7 +35,6 @@ from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.threads import side_by_side
 from ragen2.errors import RunError
 from ragen2.policy import Gradient
-from ragen2.seeding import stream
 from ragen2.types import FloatArray, Sample, Update
 
 if TYPE_CHECKING:
@@ -64,8 +66,10 @@ class TorchLearner:
         settings: LearnerSettings,
         *,
         seed: int,
+        team: Team = ALONE,
     ) -> None:
         self.tokenizer = tokenizer
+        self.team = team
         self.settings = settings
         self.seed = seed
         if tokenizer.images is not None and model.vision == "frozen":
@@ -75,7 +79,7 @@ class TorchLearner:
         self.is_lora = model.lora_rank > 0
         self.trunk = Trunk(base_of(self.network), self._sight(is_trained=model.vision == "trained"))
         dtype = compute_dtype(model.precision, self.device)
-        self.reader = TokenReader(self.trunk, settings, dtype)
+        self.reader = TokenReader(self.trunk, settings, dtype, team)
         self.num_updates = 0
         self._lr_scale = 1.0
         self._reference: TokenReader | None = None
@@ -94,6 +98,11 @@ class TorchLearner:
         return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
 
     @property
+    def whole(self) -> Any:
+        """A model with all weights as they are now: to sample from, to copy, to save."""
+        return self.network
+
+    @property
     def sight(self) -> Sight | None:
         """How the model reads images; None for one that reads text only."""
         return self.trunk.sight
@@ -106,7 +115,7 @@ class TorchLearner:
     def keep_reference(self) -> None:
         """Remember the weights as they are now: the model that KL is measured against."""
         if not self.is_lora:
-            frozen = copy.deepcopy(self.network)
+            frozen = copy.deepcopy(self.whole)
             frozen.requires_grad_(False)
             never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
             images = self.tokenizer.images
@@ -123,9 +132,9 @@ class TorchLearner:
 
     def start_critic(self, lr: float) -> None:
         """Put a critic beside the model; it starts from the weights as they are now."""
-        plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
-        images = self.tokenizer.images
-        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images)
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        images, replicas = self.tokenizer.images, self.team.replicas
+        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images, replicas)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -140,7 +149,7 @@ class TorchLearner:
         self, samples: Sequence[Sample], estimator: KLEstimator
     ) -> list[FloatArray]:
         """KL to the starting model at each written token, under the log-probs it was sampled with."""
-        found: list[FloatArray] = [np.empty(0)] * len(samples)
+        found: dict[int, FloatArray] = {}
         with self._ready():
             for rows, batch in self.reader.batches(samples):
                 with self.reader.precision():
@@ -149,7 +158,8 @@ class TorchLearner:
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, values in zip(rows, np.split(kl, bounds), strict=True):
                     found[row] = values
-        return found
+        joined = self.team.join(found)
+        return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
         """``epochs`` passes of ``minibatches`` optimiser steps each over all samples.
@@ -161,7 +171,9 @@ class TorchLearner:
         num_tokens = sum(int(sample.loss_mask_T.sum()) for sample in samples)
         taken = skipped = 0
         for epoch in range(self.settings.epochs):
-            for part in self._minibatches(len(samples), epoch):
+            for part in random_parts(
+                len(samples), self.settings.minibatches, self.seed, self.num_updates, epoch
+            ):
                 minibatch = [samples[index] for index in part]
                 self._set_lr()
                 found = self._step(minibatch, objective, scale)
@@ -189,20 +201,23 @@ class TorchLearner:
         with self._ready():
             batches = (batch for _, batch in self.reader.batches(samples, weights))
             read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
-            sums = read_all(batches, objective, scale)
-        read = torch.stack(list(sums.values())).tolist()  # the only wait for the device
+            sums = read_all(batches, objective, scale * self.team.loss_factor)
+        self.team.sum_gradients(self._trained)
+        # The only wait for the device; a process that had nothing to read has no sums.
+        read = torch.stack(list(sums.values())).tolist() if sums else []
+        whole = self.team.sum_numbers(dict(zip(sums, read, strict=True)))
         return {
-            name: value if name.endswith("loss") else value / total
-            for name, value in zip(sums, read, strict=True)
+            name: value if name.endswith("loss") else value / total for name, value in whole.items()
         }
 
     def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
         """The gradient over all samples as one vector, in the order of the trained parameters."""
         self.gradients(samples, objective)
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         parts = [
-            torch.zeros(p.numel()) if p.grad is None else p.grad.detach().float().cpu().flatten()
-            for p in trained
+            torch.zeros(p.numel())
+            if p.grad is None
+            else whole_tensor(p.grad.detach()).float().cpu().flatten()
+            for p in self._trained
         ]
         self.optimiser.zero_grad(set_to_none=True)
         vector: Gradient = torch.cat(parts).numpy()
@@ -210,7 +225,7 @@ class TorchLearner:
 
     def save_model(self, folder: Path) -> None:
         """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
-        plain = copy.deepcopy(self.network).merge_and_unload() if self.is_lora else self.network
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
         with disk_errors():
             plain.save_pretrained(folder)
             self.tokenizer.hf.save_pretrained(folder)
@@ -218,10 +233,13 @@ class TorchLearner:
                 self.tokenizer.images.save(folder)
 
     def save(self, folder: Path) -> None:
-        """``save_model`` plus the optimiser's state."""
+        """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
+        moments = self._optimiser_state()
+        if self.team.rank:
+            return
         self.save_model(folder)
         state = {
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": moments,
             "num_updates": self.num_updates,
             "bad_in_a_row": self._bad.in_a_row,
         }
@@ -244,8 +262,8 @@ class TorchLearner:
                 self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
             else:
                 saved = type(self.network).from_pretrained(folder, dtype=torch.float32)
-                self.network.load_state_dict(saved.state_dict())
-            self.optimiser.load_state_dict(state["optimiser"])
+                self._load_weights(saved.state_dict())
+            self._load_optimiser(state["optimiser"])
             self.num_updates = int(state["num_updates"])
             self._bad.in_a_row = int(state.get("bad_in_a_row", 0))  # older checkpoints lack it
         except DAMAGED as error:
@@ -263,18 +281,28 @@ class TorchLearner:
             "parameters": f"{total:,}",
             "trained": f"{trained:,}",
             "device": str(self.device),
+            **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
         }
 
     def _sight(self, *, is_trained: bool) -> Sight | None:
         images = self.tokenizer.images
-        return None if images is None else Sight(base_of(self.network), images, is_trained=is_trained)
+        return (
+            None if images is None else Sight(base_of(self.network), images, is_trained=is_trained)
+        )
 
-    def _minibatches(self, count: int, epoch: int) -> list[list[int]]:
-        if self.settings.minibatches == 1:
-            return [list(range(count))]
-        order = stream(self.seed, "minibatches", self.num_updates, epoch).permutation(count)
-        parts = np.array_split(order, min(self.settings.minibatches, count))
-        return [part.tolist() for part in parts]
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.optimiser.param_groups for p in group["params"]]
+
+    def _optimiser_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the optimiser; all processes must ask together."""
+        return self.optimiser.state_dict()
+
+    def _load_optimiser(self, state: dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state)
+
+    def _load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.network.load_state_dict(state)
 
     def _need_critic(self) -> Critic:
         if self._critic is None:
@@ -291,8 +319,9 @@ class TorchLearner:
     ) -> dict[str, float] | None:
         """One optimiser step; None when loss or gradient is not finite and nothing was changed."""
         parts = self.gradients(samples, objective, scale=scale)
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
+        norm = float(
+            whole_tensor(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.grad_clip))
+        )
         is_usable = math.isfinite(norm) and math.isfinite(parts["loss"])
         if is_usable:
             self.optimiser.step()
@@ -316,7 +345,7 @@ class TorchLearner:
         self, batches: Iterator[Batch], objective: Objective, scale: float
     ) -> dict[str, torch.Tensor]:
         """As in turn, a thread a micro-batch; their gradients are added in the order of the batches."""
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        trained = self._trained
 
         def work(batch: Batch) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
             with torch.enable_grad(), self.reader.precision():
@@ -364,18 +393,3 @@ class TorchLearner:
 
 def _added(sums: dict[str, torch.Tensor], more: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: sums[name] + value if sums else value for name, value in more.items()}
-
-
-def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
-    """Share of ``lr`` at the update after ``done``: up over the warm-up, then as the schedule says.
-
-    A falling schedule ends at ``lr_end`` of ``lr`` with the last update; without a total it stays up.
-    """
-    warmup = settings.warmup_steps
-    if done < warmup:
-        return (done + 1) / warmup
-    if settings.schedule == "constant" or total <= warmup + 1:
-        return 1.0
-    way = min(1.0, (done - warmup) / (total - 1 - warmup))
-    fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
-    return 1.0 - (1.0 - settings.lr_end) * fall

@@ -137,7 +137,9 @@ class Trunk:
 
     def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a network is given for placed rows: ids, or embeddings with images among them."""
-        return {"input_ids": ids} if self.sight is None else {"inputs_embeds": self.sight.embed(ids)}
+        return (
+            {"input_ids": ids} if self.sight is None else {"inputs_embeds": self.sight.embed(ids)}
+        )
 
     def places(self, rows: Sequence[IntArray]) -> Places:
         """Positions in placed rows."""

@@ -1,12 +1,15 @@
-"""AdamW as every update here uses it: one pass over all weights where torch has it."""
+"""AdamW as every update here uses it: one pass over all weights where torch has it; its learning rate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
+
+from ragen2.backends.settings import LearnerSettings
 
 
 def adamw(
@@ -21,3 +24,18 @@ def adamw(
 def _tell_that_weights_changed(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     """The fused step leaves versions as they are, and samplers know new weights by their versions."""
     increment_version([p for group in optimiser.param_groups for p in group["params"]])
+
+
+def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
+    """Share of ``lr`` at the update after ``done``: up over the warm-up, then as the schedule says.
+
+    A falling schedule ends at ``lr_end`` of ``lr`` with the last update; without a total it stays up.
+    """
+    warmup = settings.warmup_steps
+    if done < warmup:
+        return (done + 1) / warmup
+    if settings.schedule == "constant" or total <= warmup + 1:
+        return 1.0
+    way = min(1.0, (done - warmup) / (total - 1 - warmup))
+    fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
+    return 1.0 - (1.0 - settings.lr_end) * fall

@@ -49,6 +49,13 @@ class Packing:
     layers: set[int] = field(default_factory=set)
     """Which attention layers have used it: how a network shows that all of them do."""
 
+    def is_even(self, rows: Sequence[int]) -> bool:
+        """Whether these samples have one length and lie one after another."""
+        return (
+            list(rows) == list(range(rows[0], rows[0] + len(rows)))
+            and len({self.lengths[row] for row in rows}) == 1
+        )
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sample, with the beginning it shares."""
@@ -173,14 +180,19 @@ def packed_causal(
     attend_part = partial(
         scaled_dot_product_attention, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
     )
-    parts = [torch.split(each, list(packing.lengths)) for each in (query, key, value)]
-    read: list[torch.Tensor] = [query] * len(packing.lengths)
+    whole_row = (query, key, value)
+    parts = [torch.split(each, list(packing.lengths)) for each in whole_row]
+    read: dict[int, torch.Tensor] = {}
     for whole, count, rows in packing.families:
         if not count:
             q, k, v = (each[whole].transpose(0, 1)[None] for each in parts)
             read[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
             continue
-        own = [_side_by_side([each[row] for row in rows]) for each in parts]
+        is_even = packing.is_even(rows)
+        own = [
+            _cut_evenly(each, packing, rows) if is_even else _side_by_side([p[row] for row in rows])
+            for each, p in zip(whole_row, parts, strict=True)
+        ]
         longest = own[0].shape[2]
         begins = [
             each[whole][:count].transpose(0, 1)[None].expand(len(rows), -1, -1, -1)
@@ -189,9 +201,19 @@ def packed_causal(
         k, v = (torch.cat(pair, dim=2) for pair in zip(begins, own[1:], strict=True))
         seen = torch.ones(longest, count + longest, dtype=torch.bool).tril(count)
         out = attend_part(own[0], k, v, attn_mask=seen.to(query.device)).transpose(1, 2)
-        for place, row in enumerate(rows):
-            read[row] = out[place, : packing.lengths[row]]
-    return torch.cat(read)
+        if is_even:
+            read[rows[0]] = out.flatten(0, 1)
+        else:
+            read |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
+    return torch.cat([read[row] for row in sorted(read)])
+
+
+def _cut_evenly(each: torch.Tensor, packing: Packing, rows: Sequence[int]) -> torch.Tensor:
+    """(samples, heads, length, width) of samples of one length that lie one after another: a view."""
+    length = packing.lengths[rows[0]]
+    start = sum(packing.lengths[: rows[0]])
+    own = each[start : start + len(rows) * length]
+    return own.view(len(rows), length, *each.shape[1:]).transpose(1, 2)
 
 
 def _side_by_side(pieces: Sequence[torch.Tensor]) -> torch.Tensor:

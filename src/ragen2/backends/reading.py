@@ -22,6 +22,7 @@ from ragen2.backends.batches import (
     padded_batches,
     shared_beginnings,
 )
+from ragen2.backends.dist.team import ALONE, Team
 from ragen2.backends.fused.decoder import fused_decoder
 from ragen2.backends.fused_norms import fused_norms
 from ragen2.backends.images.sight import Sight
@@ -40,7 +41,6 @@ from ragen2.types import FloatArray, IntArray, Sample
 
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
-
 SMALL_MODEL = 2**24
 """Parameters up to which products are too small for several threads to share."""
 AT_ONCE = 2
@@ -59,16 +59,18 @@ class Reader:
         network: Any,
         settings: LearnerSettings,
         dtype: torch.dtype,
+        team: Team = ALONE,
         *,
         causal: Any | None = None,
         sight: Sight | None = None,
     ) -> None:
         self.network = network
+        self.team = team
         self.sight = sight
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
-        can_fuse = causal is not None and self.is_packed and not settings.compile
-        self._fused = fused_decoder(causal, dtype) if can_fuse else None
+        can_fuse = self.is_packed and not settings.compile and not team.cuts_weights
+        self._fused = fused_decoder(causal, dtype) if can_fuse and causal is not None else None
         self._is_small = sum(p.numel() for p in network.parameters()) <= SMALL_MODEL
         self._repeats = settings.gradient_checkpointing
         self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
@@ -90,15 +92,16 @@ class Reader:
     def batches(
         self, samples: Sequence[Sample], weights: FloatArray | None = None
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Micro-batches of all samples, each with the places of its samples among them."""
+        """Micro-batches of this process's share, each with the places of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
         samples = [self._placed(sample) for sample in samples]
-        for rows in self._cut(samples):
+        lengths = [len(sample.ids_T) for sample in samples]
+        for rows, is_real in self.team.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
             shared = shared_beginnings(chosen) if self.shares else None
             batch = Batch.of(
                 chosen,
-                token_weights[rows],
+                token_weights[rows] * is_real,
                 self.device,
                 is_packed=self.is_packed,
                 shared=shared,
@@ -126,20 +129,18 @@ class Reader:
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
+        budget = self.team.budget(self.micro_tokens, sum(lengths))
         if not self.is_packed:
-            return padded_batches(lengths, self.micro_tokens, MAX_PADDING[self.device.type])
+            return padded_batches(lengths, budget, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
-        if (
-            self.shares
-        ):  # what begins alike comes together, and only the first is read from its start
+        if self.shares:  # what begins alike comes together; only the first is read from its start
             order.sort(key=lambda row: samples[row].ids_T.tobytes())
             begins = shared_beginnings([samples[row] for row in order])
             for row, (_, count) in zip(order, begins, strict=True):
                 lengths[row] -= count
-        at_once = (
-            AT_ONCE if self.is_threaded else 1
-        )  # not by what this machine has: sums would differ
-        parts = packed_batches([lengths[row] for row in order], self.micro_tokens, at_once)
+        # Not by what this machine has: sums would differ.
+        at_once = AT_ONCE if self.is_threaded else 1
+        parts = packed_batches([lengths[row] for row in order], budget, at_once)
         return [[order[place] for place in part] for part in parts]
 
     @property
@@ -208,10 +209,16 @@ class Reader:
 class TokenReader(Reader):
     """A reader that also says how likely the tokens were."""
 
-    def __init__(self, trunk: Trunk, settings: LearnerSettings, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        trunk: Trunk,
+        settings: LearnerSettings,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+    ) -> None:
         network = trunk.decoder if trunk.splits else trunk.network
         causal = trunk.network if trunk.splits else None
-        super().__init__(network, settings, dtype, causal=causal, sight=trunk.sight)
+        super().__init__(network, settings, dtype, team, causal=causal, sight=trunk.sight)
         self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
 
     def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

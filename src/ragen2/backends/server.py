@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from ragen2.backends.server_calls import Endpoint
+from ragen2.backends.server_calls import BadAnswer, Endpoint, root_of
+from ragen2.backends.server_pool import call_all
+from ragen2.backends.server_settings import ServerSettings
+from ragen2.backends.server_usage import Meter
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair
 from ragen2.types import FloatArray
@@ -39,22 +40,19 @@ class ServerScorer:
     """A Scorer over HTTP. ``url`` is the server's root or its ``/v1``.
 
     ``dialect`` left out is found by asking. ``max_tokens`` is what the server must generate besides
-    (some refuse 0). The key is read from the environment variable ``api_key_env``, if that is set.
+    (some refuse 0).
     """
 
     url: str
     model: str
     dialect: Dialect | None = None
     max_tokens: Literal[0, 1] | None = None
-    batch: int = 16
-    """Prompts in one request."""
-    concurrency: int = 4
-    """Requests under way at the same time."""
-    timeout: float = 120.0
-    retries: int = 4
-    backoff: float = 0.5
-    """Seconds before the first retry; each later one waits twice as long."""
-    api_key_env: str = "OPENAI_API_KEY"
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    meter: Meter = field(default_factory=Meter)
+
+    def endpoint(self) -> Endpoint:
+        """Where completions are asked for, for one batch of requests."""
+        return Endpoint(f"{root_of(self.url)}/v1/completions", self.settings, self.meter)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         """Log-prob of every continuation token, one array a pair."""
@@ -96,20 +94,18 @@ class ServerScorer:
         """The tokens of every prompt. The first one alone finds out what the server can do."""
         if not prompts:
             return []
-        endpoint = Endpoint(
-            f"{self.url.rstrip('/').removesuffix('/v1')}/v1/completions",
-            key=os.environ.get(self.api_key_env, ""),
-            timeout=self.timeout,
-            retries=self.retries,
-            backoff=self.backoff,
-        )
+        endpoint = self.endpoint()
         form, first = self._settle(endpoint, prompts[0])
-        batches = [prompts[i : i + self.batch] for i in range(1, len(prompts), self.batch)]
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            try:
-                rest = list(pool.map(lambda batch: form.read(endpoint, batch), batches))
-            except _NotServed as error:
-                raise ModelError(f"{self.url} refused some prompts: {error}") from error
+        size = self.settings.batch
+        try:
+            rest = call_all(
+                lambda batch: form.read(endpoint, batch),
+                [prompts[i : i + size] for i in range(1, len(prompts), size)],
+                workers=self.settings.concurrency,
+                stopped=endpoint.stopped,
+            )
+        except _NotServed as error:
+            raise ModelError(f"{self.url} refused some prompts: {error}") from error
         return [first, *itertools.chain.from_iterable(rest)]
 
     def _settle(self, endpoint: Endpoint, prompt: Prompt) -> tuple[_Form, list[_Token]]:
@@ -181,12 +177,19 @@ class _Form:
             body |= {"echo": True, "logprobs": 1}
         else:
             body |= {"prompt_logprobs": 0}
-        answer = endpoint.post(body, refused=_NotServed)
-        choices = sorted(answer.get("choices") or [], key=lambda choice: int(choice["index"]))
+        return endpoint.post(
+            body, refused=_NotServed, read=lambda answer: self._tokens(answer, prompts)
+        )
+
+    def _tokens(self, answer: dict[str, Any], prompts: Sequence[Prompt]) -> list[list[_Token]]:
+        found = answer.get("choices")
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise BadAnswer(f"without choices: {str(answer)[:80]}")
+        choices = sorted(found, key=lambda choice: int(choice.get("index", 0)))
         if len(choices) != len(prompts):
             raise ModelError(
-                f"{endpoint.url} returned {len(choices)} answers to {len(prompts)} prompts; set "
-                "batch to 1"
+                f"the server returned {len(choices)} answers to {len(prompts)} prompts; set "
+                "server.batch to 1"
             )
         return [
             FORMS[self.dialect](choice, prompt, self.max_tokens)

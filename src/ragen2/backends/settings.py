@@ -9,7 +9,7 @@ from pydantic import Field
 from ragen2.component import Settings
 
 Precision = Literal["auto", "float32", "bfloat16"]
-EngineChoice = Literal["auto", "plain"]
+EngineChoice = Literal["auto", "plain", "vllm", "server"]
 
 EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
@@ -36,7 +36,11 @@ class ModelSettings(Settings):
     )
     engine: EngineChoice = Field(
         "auto",
-        description="what samples: `auto` is an engine of ours where it can run the model",
+        description="what samples: `auto` is an engine of ours where it can run the model, `vllm` is "
+        "vLLM in this process, `server` the vLLM server of `server.url`",
+    )
+    engine_memory: float = Field(
+        4.0, gt=0.0, description="GiB that vLLM in this process takes for its cache"
     )
     score_tokens: int = Field(
         SCORE_TOKENS,
@@ -105,6 +109,11 @@ class LearnerSettings(Settings):
         "auto",
         description="keep one row a layer and compute the rest again: less memory, a third slower; "
         "`auto` does on a GPU, for what does not fit into a few GiB",
+    )
+    parallel: Literal["ddp", "fsdp2"] = Field(
+        "ddp",
+        description="several processes: each holds all weights, or a part of them; one process "
+        "ignores it",
     )
     compile: bool = Field(
         False,

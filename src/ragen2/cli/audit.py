@@ -82,11 +82,12 @@ def audit(  # noqa: PLR0913 - one parameter a flag
     settings = _read_settings(log_format, columns, reasoning, limits)
     if (out / "run.toml").exists():
         raise RunError(f"--out {out} is a run directory; choose another folder")
-    record, scores = _audit(paths, model, settings)
+    record, scores, likelihood = _audit(paths, model, settings)
     report = _write(record, scores, out)
     from ragen2.cli.audit_view import print_audit
 
     print_audit(record, report)
+    _print_usage(likelihood)
     found = unwanted & {record.regime or "", *(one.name for one in record.failures)}
     if found:
         raise FailedCheck(f"--fail-on: found {', '.join(sorted(found))}")
@@ -105,7 +106,7 @@ def _read_settings(
 
 def _audit(
     paths: list[Path], model: str | None, settings: ReadSettings
-) -> tuple[AuditRecord, list[ScoreRecord]]:
+) -> tuple[AuditRecord, list[ScoreRecord], Likelihood]:
     from ragen2.audit import analyse, log_files, read_log
     from ragen2.cli.audit_view import progress_bars
 
@@ -123,7 +124,7 @@ def _audit(
             done=bars.measured,
             keep_scores=scores.append,
         )
-    return record, scores
+    return record, scores, likelihood
 
 
 def _likelihood(model: str | None) -> Likelihood:
@@ -137,6 +138,15 @@ def _likelihood(model: str | None) -> Likelihood:
 
         return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
     return PolicyLikelihood(torch_room().open_policy(model), model)
+
+
+def _print_usage(likelihood: Likelihood) -> None:
+    """What a server took, if one was asked."""
+    from ragen2.audit import ServerLikelihood
+    from ragen2.backends.server import ServerScorer
+
+    if isinstance(likelihood, ServerLikelihood) and isinstance(likelihood.server, ServerScorer):
+        print(likelihood.server.meter.usage.line(likelihood.server.settings))
 
 
 def _unwanted(fail_on: str | None) -> set[str]:

@@ -74,10 +74,10 @@ def _phases(
 
     config = load_run(run_file, changes)
     agent = _open(config)
-    costs = measure_steps(config, agent.policy, agent.learner, warmup=warmup, repeats=repeats)
+    costs = measure_steps(config, agent.local, agent.learner, warmup=warmup, repeats=repeats)
     _print_phases(costs)
     return {
-        **_about(config, agent.policy),
+        **_about(config, agent.local),
         "warmup": warmup,
         **asdict(costs),
         "shares": costs.shares,
@@ -100,8 +100,8 @@ def _against_trl(
     config = peer_config(run_file, changes)
     agent = _open(config)
     policy = endless_policy(
-        agent.policy.network,
-        agent.policy.tokenizer,
+        agent.local.network,
+        agent.local.tokenizer,
         precision=config.model.precision,
         engine=config.model.engine,
     )
@@ -138,6 +138,10 @@ def _against_trl(
 
 
 def _open(config: RunConfig) -> Agent:
+    if config.model.engine in {"vllm", "server"}:
+        raise ConfigError(
+            f'bench step times our own engines, got model.engine = "{config.model.engine}"; leave it out'
+        )
     room = torch_room()
     agent: Agent = room.open_agent(
         config.model,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ragen2.cli.options import SetOption, torch_room
-from ragen2.errors import RunError
+from ragen2.errors import ModelError, RunError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ragen2.backends.server_settings import ServerSettings
     from ragen2.config import RunConfig
+    from ragen2.policy import TextSampler
     from ragen2.trainer.assess import Verdict
     from ragen2.trainer.loop import Policy
 
@@ -40,6 +44,14 @@ def evaluate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all metrics here.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Run directory for all that is played; with a server, the same command goes on "
+            "after an interruption.",
+        ),
+    ] = None,
 ) -> None:
     """Play held-out tasks and cross-score the reasoning.
 
@@ -47,31 +59,77 @@ def evaluate(
 
     Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
+    from ragen2.cli.evaluation_run import finish_run, start_run
+    from ragen2.config import dump_config
     from ragen2.trainer.assess import assess
 
     config = evaluation_config(model, env, tasks, overrides or ())
-    policy = open_policy(model, config)
-    verdict = assess(config, policy)
+    run = start_run(out, dump_config(config)) if out is not None else None
+    policy = open_policy(model, config, out)
+    with usage_told(policy, out):
+        verdict = assess(config, policy)
+    if run is not None:
+        finish_run(run, verdict)
     print_verdict(model, config.env.kind, verdict)
     if json_file is not None:
         write_json(json_file, model, verdict)
 
 
-def open_policy(model: str, config: RunConfig) -> Policy:
-    """The model itself, or the server that has it.
+@contextmanager
+def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
+    """Say what a server took, also when it is interrupted, and how to go on then."""
+    from ragen2.backends.server_chat import ChatServer
+    from ragen2.backends.server_policy import ServerPolicy
 
-    The tokenizer of a served model is found by the name it is served under, or by ``model.path``.
-    """
+    served = policy if isinstance(policy, ServerPolicy | ChatServer) else None
+    try:
+        yield
+    except (KeyboardInterrupt, ModelError):
+        if out is not None and served is not None:
+            print(
+                f"stopped; all answers so far are in {out}: the same command goes on from there",
+                file=sys.stderr,
+            )
+        raise
+    finally:
+        if served is not None:
+            print(served.usage_line())
+
+
+def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Policy | TextSampler:
+    """The model itself, or the server that has it, whose completions are kept in ``out``."""
     if not model.startswith(("http://", "https://")):
-        opened: Policy = torch_room().open_policy(
-            model, config.model.device, score_tokens=config.model.score_tokens
-        )
+        room = torch_room()
+        local = room.open_policy(model, config.model.device, score_tokens=config.model.score_tokens)
+        settings = config.model.model_copy(update={"path": model})
+        opened: Policy = room.follower(local, settings, config.server)
         return opened
     from ragen2.audit.servers import server_and_model
+    from ragen2.backends.server_journal import JOURNAL_FILE
 
     url, name = server_and_model(model)
+    journal = out / JOURNAL_FILE if out is not None else None
+    if config.server.api == "chat":
+        return _chat_server(url, name, config.server, journal)
+    return _token_server(url, name, config, journal)
+
+
+def _chat_server(
+    url: str, name: str, settings: ServerSettings, journal: Path | None
+) -> TextSampler:
+    from ragen2.backends.server_chat import ChatServer
+    from ragen2.backends.server_journal import Journal
+
+    kept = Journal(journal, name) if journal is not None else None
+    return ChatServer(url, name, settings, kept)
+
+
+def _token_server(url: str, name: str, config: RunConfig, journal: Path | None) -> Policy:
+    """The tokenizer of a served model is found by the name it is served under, or by ``model.path``."""
     tokenizer = config.model.path if "path" in config.model.model_fields_set else name
-    served: Policy = torch_room().open_server(url, name, tokenizer)
+    served: Policy = torch_room().open_server(
+        url, name, tokenizer, settings=config.server, journal=journal
+    )
     return served
 
 

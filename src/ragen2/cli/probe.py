@@ -139,15 +139,18 @@ def _checkpoint(run_dir: Path, step: int | None) -> tuple[int, Path | None]:
 
 
 def _open(config: RunConfig, folder: Path | None) -> Agent:
-    """The starting model is remembered first: it is what KL is measured against."""
+    """The starting model is remembered first: it is what KL is measured against.
+
+    Our own engine plays: a server may be busy with the run that is probed.
+    """
     agent: Agent = torch_room().open_agent(
-        config.model,
+        config.model.model_copy(update={"engine": "auto"}),
         config.learner,
         seed=config.seed,
         algorithm=config.algorithm,
         steps=config.steps,
-        with_reference=True,
     )
+    agent.learner.keep_reference()
     if folder is not None:
         agent.learner.load(folder)
     return agent

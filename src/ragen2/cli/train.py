@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragen2.backends.dist.world import World, world_of
+from ragen2.cli.engines import (
+    Cluster,
+    Engine,
+    EngineOption,
+    EngineSetOption,
+    GPUsOption,
+    NodesOption,
+    new_run_path,
+    train_elsewhere,
+)
 from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
 from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.opening import Agent
     from ragen2.config import RunConfig
+    from ragen2.policy import Learner
     from ragen2.runs.sinks import Sink
     from ragen2.runs.store import RunDirectory
+    from ragen2.trainer.loop import Policy
     from ragen2.trainer.state import TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What the loop trains and plays with."""
+
+    learner: Learner
+    policy: Policy
 
 
 def train(  # noqa: PLR0913 - one parameter a flag
@@ -54,26 +77,45 @@ def train(  # noqa: PLR0913 - one parameter a flag
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs trained side by side; left out, 1.")
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Train one run in so many processes of this machine, a GPU each; left out, 1.",
+        ),
+    ] = None,
     mps: Annotated[
         bool, typer.Option(help="Let jobs share an NVIDIA GPU through its MPS daemon.")
     ] = True,
+    engine: EngineOption = Engine.OWN,
+    nodes: NodesOption = 1,
+    gpus_per_node: GPUsOption = None,
+    engine_set: EngineSetOption = None,
 ) -> None:
     """Train an agent and watch for collapse.
 
     Example: ragen2 train --set steps=20 --set filter.mass=0.8 --out runs/try
     """
+    world = world_of(os.environ)
+    if not world.leads:
+        follow_leader(world)
+        return
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
-    if resume is not None:
-        if run_files or overrides or out is not None:
-            raise ConfigError(
-                "--resume takes its settings from the run; leave RUN.toml, --set and --out out"
-            )
-        if has_jobs:
-            raise ConfigError(
-                "--resume goes on with one run; for several, repeat their command with its --out"
-            )
-        _resume(resume, dry_run=dry_run)
+    cluster = Cluster(engine, nodes, gpus_per_node, tuple(engine_set or ()))
+    if cluster.is_asked_for:
+        cluster.refuse_jobs(has_jobs=has_jobs or processes is not None)
+        run_file = run_files[0] if run_files else None
+        train_elsewhere(cluster, run_file, overrides or [], out, resume=resume, dry_run=dry_run)
+    elif resume is not None:
+        has_settings = bool(run_files or overrides or out is not None)
+        _refuse_with_resume(has_settings=has_settings, has_jobs=has_jobs)
+        if not dry_run and _starts_others(processes, world):
+            words = ["--resume", str(resume)]
+            raise typer.Exit(start_processes(words, processes or 1, resume))
+        _resume(resume, world, dry_run=dry_run)
     elif has_jobs:
+        if world.size > 1 or processes is not None:
+            raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
         named = name_jobs(run_files or [], overrides or [], seeds or 1, out)
@@ -82,31 +124,78 @@ def train(  # noqa: PLR0913 - one parameter a flag
         else:
             train_jobs(named, at_once=jobs or 1, mps=mps)
     else:
-        _train_one(run_files[0] if run_files else None, overrides or [], out, dry_run=dry_run)
+        run_file = run_files[0] if run_files else None
+        if not dry_run and _starts_others(processes, world):
+            raise typer.Exit(_start(run_file, overrides or [], out, processes or 1))
+        _train_one(run_file, overrides or [], out, world, dry_run=dry_run)
 
 
-def _train_one(
-    run_file: Path | None, overrides: list[str], out: Path | None, *, dry_run: bool
-) -> None:
-    from ragen2.config import dump_config, load_run
+def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
+    if has_settings:
+        raise ConfigError(
+            "--resume takes its settings from the run; leave RUN.toml, --set and --out out"
+        )
+    if has_jobs:
+        raise ConfigError(
+            "--resume goes on with one run; for several, repeat their command with its --out"
+        )
+
+
+def _starts_others(processes: int | None, world: World) -> bool:
+    """Whether ``--processes`` asks for a job; inside one, the number must be the same."""
+    if world.size > 1 and processes not in (None, world.size):
+        raise ConfigError(
+            f"--processes is {processes}, but this is a job of {world.size} already; leave one out"
+        )
+    return world.size == 1 and (processes or 1) > 1
+
+
+def _start(run_file: Path | None, overrides: list[str], out: Path | None, processes: int) -> int:
+    """Find mistakes before any process starts, then start all of them on one run directory."""
+    config = _checked(run_file, overrides)
+    path = _new_path(config, out)
+    words = [str(run_file)] if run_file else []
+    for override in overrides:
+        words += ["--set", override]
+    return start_processes([*words, "--out", str(path)], processes, path)
+
+
+def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
+    from ragen2.config import load_run
     from ragen2.runs.loggers import require_loggers
 
     config = load_run(run_file, overrides)
     require_loggers(config.logging.to)
+    return config
+
+
+def _new_path(config: RunConfig, out: Path | None) -> Path:
+    """The run directory, before the model is opened, which takes a while."""
+    from ragen2.runs.store import RunDirectory
+
+    path = out or new_run_path(config)
+    RunDirectory.refuse_taken(path)
+    return path
+
+
+def _train_one(
+    run_file: Path | None, overrides: list[str], out: Path | None, world: World, *, dry_run: bool
+) -> None:
+    from ragen2.config import dump_config
+
+    config = _checked(run_file, overrides)
     if dry_run:
         print(dump_config(config), end="")
         return
     from ragen2.runs.store import RunDirectory
 
-    path = out or Path("runs") / time.strftime(
-        f"{config.env.kind}-{config.algorithm.kind}-%Y%m%d-%H%M%S"
-    )
-    RunDirectory.refuse_taken(path)  # before the model is opened, which takes a while
-    agent = _open(config)
-    _run(config, agent, RunDirectory.create(path, dump_config(config)), None)
+    path = _new_path(config, out)
+    with _open(config, world) as agent:
+        run = RunDirectory.create(path, dump_config(config))
+        _run(config, agent, run, None, world)
 
 
-def _resume(path: Path, *, dry_run: bool) -> None:
+def _resume(path: Path, world: World, *, dry_run: bool) -> None:
     from ragen2.config import dump_config, load_run
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
     from ragen2.runs.loggers import require_loggers
@@ -126,28 +215,36 @@ def _resume(path: Path, *, dry_run: bool) -> None:
             f"{path / 'checkpoints'} and resume"
         )
     state = read_state(checkpoint) if checkpoint else None
-    agent = _open(config)
-    if checkpoint:
-        agent.learner.load(checkpoint)
-    run.rewind(state.step if state else -1)
-    if state is not None and state.step >= config.steps:
-        print(f"{path} is finished: {state.step} of {config.steps} steps are done")
-    _run(config, agent, run, state)
+    with _open(config, world) as agent:
+        if checkpoint:
+            agent.learner.load(checkpoint)
+        run.rewind(state.step if state else -1)
+        if state is not None and state.step >= config.steps:
+            print(f"{path} is finished: {state.step} of {config.steps} steps are done")
+        _run(config, agent, run, state, world)
 
 
-def _open(config: RunConfig) -> Agent:
-    opening = torch_room()
-    agent: Agent = opening.open_agent(
+@contextmanager
+def _open(config: RunConfig, world: World) -> Iterator[Trained]:
+    """Learner and policy; in a job of several processes, those that lead all of them."""
+    if world.size > 1:
+        with lead(config, world) as leader:
+            yield Trained(leader, leader)
+        return
+    agent = torch_room().open_agent(
         config.model,
         config.learner,
         seed=config.seed,
         algorithm=config.algorithm,
         steps=config.steps,
+        server=config.server,
     )
-    return agent
+    yield Trained(agent.learner, agent.policy)
 
 
-def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState | None) -> None:
+def _run(
+    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, world: World
+) -> None:
     from ragen2.cli.live import live_view
     from ragen2.reports.page import write_report
     from ragen2.runs.sessions import record_session
@@ -158,9 +255,10 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
     loggers = _loggers(config, run, state)
     with loggers as others, live_view(config, run, agent.learner.describe()) as view:
         sinks = [view, *others]
-        final = train_loop(
-            config, agent.policy, agent.learner, run, state=state, sinks=sinks, stop_asked=asked
-        )
+        with _naming(run.path, world):
+            final = train_loop(
+                config, agent.policy, agent.learner, run, state=state, sinks=sinks, stop_asked=asked
+            )
     report = write_report([run.path], run.path / "report.html")
     view.summary(run, report)
     if final.step < config.steps and not asked():
@@ -172,6 +270,20 @@ def _run(config: RunConfig, agent: Agent, run: RunDirectory, state: TrainerState
         raise typer.Exit(EXIT_INTERRUPTED)
     if not (run.path / "checkpoints").is_dir():
         raise RunError(f"{run.path} has no checkpoint; the run directory was changed from outside")
+
+
+@contextmanager
+def _naming(run: Path, world: World) -> Iterator[None]:
+    """A lost process is told with the command that goes on."""
+    if world.size == 1:
+        yield
+        return
+    from ragen2.backends.dist.crew import LostProcess
+
+    try:
+        yield
+    except LostProcess as error:
+        raise RunError(f"{error}; {resume_line(run, world.size)}") from error
 
 
 def _loggers(

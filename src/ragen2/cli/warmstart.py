@@ -52,8 +52,10 @@ def warmstart(
         if step % max(1, config.steps // 10) == 0 or step == 1:
             print(f"step {step}/{config.steps}  loss {loss:.4f} nats a token", flush=True)
 
-    run_warmstart(config, agent.learner, report)
+    loss = run_warmstart(config, agent.learner, report)
     from ragen2.runs.folders import fill_folder
+    from ragen2.trainer.card import FILE, warmstart_card
 
-    fill_folder(out, agent.learner.save_model, {"warmstart.toml": dump_config(config)})
+    texts = {"warmstart.toml": dump_config(config), FILE: warmstart_card(config, loss)}
+    fill_folder(out, agent.learner.save_model, texts)
     print(f"saved {out}; try it with: ragen2 eval {out} --env {config.env.kind}")

@@ -13,22 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.policy import Request, Sampler
+from ragen2.policy import GroupPlayer, Sampler, TextSampler
 from ragen2.rollout.context import (
     first_visible_turn,
-    prompt_ids,
     shown_image,
     system_message,
     turn_message,
     with_images_of,
 )
 from ragen2.rollout.pool import Pool, num_workers
-from ragen2.rollout.reply import action_span, parse_reply, reasoning_span
+from ragen2.rollout.reply import parse_reply
 from ragen2.rollout.settings import Rollout
 from ragen2.rollout.sight import refuse_blind
+from ragen2.rollout.voices import Key, Spoken, Voice, voice_for
 from ragen2.types import (
     Completion,
     Group,
@@ -54,17 +52,20 @@ class Task:
 
 def play(
     env: Env,
-    sampler: Sampler,
+    sampler: Sampler | TextSampler,
     groups: Sequence[Sequence[Task]],
     rollout: Rollout,
     *,
-    key: tuple[int | str, ...],
+    key: Key,
 ) -> list[Group]:
     """Play every task of every group; members of a group must share their seed.
 
     ``key`` names the random streams of sampling: the same key, weights and tasks give the same groups.
     """
     refuse_blind(env, sampler)
+    if isinstance(sampler, GroupPlayer):
+        return sampler.play_groups(env, groups, rollout, key)
+    voice = voice_for(sampler, rollout)
     plays = [[_Play(env, rollout, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
     workers = num_workers(env, rollout.env_workers)
@@ -72,8 +73,8 @@ def play(
     with Pool(workers) as pool:
         while any(cohort.is_running for cohort in cohorts):
             for cohort in cohorts:
-                cohort.end_turn(sampler)
-                cohort.begin_turn(sampler, rollout, key, pool)
+                cohort.end_turn(voice)
+                cohort.begin_turn(voice, key, pool)
     return [
         Group(members[0].prompt, tuple(one.trajectory() for one in members)) for members in plays
     ]
@@ -99,25 +100,21 @@ class _Cohort:
     def is_running(self) -> bool:
         return bool(self.asked) or any(one.stop is None for one in self.plays)
 
-    def begin_turn(
-        self, sampler: Sampler, rollout: Rollout, key: tuple[int | str, ...], pool: Pool
-    ) -> None:
+    def begin_turn(self, voice: Voice, key: Key, pool: Pool) -> None:
         """Sample the next replies and start to act on them."""
-        prefill_ids = sampler.tokenizer.encode(rollout.form.prefill)
         going = [one for one in self.plays if one.stop is None]
-        ready = [one for one in going if one.prepare(sampler, prefill_ids)]
-        requests = [one.request(key) for one in ready]
-        completions = sampler.sample(requests, rollout.sampling) if requests else []
+        ready = [one for one in going if one.prepare(voice)]
+        completions = voice.ask([(one.spoken, one.key(key)) for one in ready])
         self.asked = [
-            (one, completion, parse_reply(completion, rollout.form))
+            (one, completion, parse_reply(completion, voice.form))
             for one, completion in zip(ready, completions, strict=True)
         ]
         self.acted = pool.begin([partial(one.act, reply) for one, _, reply in self.asked])
 
-    def end_turn(self, sampler: Sampler) -> None:
+    def end_turn(self, voice: Voice) -> None:
         """Wait for the actions of the turn under way, if there is one, and record it."""
         for (one, completion, reply), acted in zip(self.asked, self.acted(), strict=True):
-            one.record(completion, reply, acted, sampler)
+            one.record(completion, reply, acted, voice)
         self.asked, self.acted = [], list
 
 
@@ -143,8 +140,8 @@ class _Play:
     system: Message = field(init=False)
     users: list[Message] = field(init=False)
     turns: list[Turn] = field(default_factory=list)
-    next_ids: list[int] = field(default_factory=list)
-    next_images: tuple[Image, ...] = ()
+    spoken: Spoken = field(default_factory=Spoken)
+    """What the model is shown before its next reply."""
     actions_taken: int = 0
     stop: StopReason | None = None
     solved: bool = False
@@ -160,29 +157,23 @@ class _Play:
     def prompt(self) -> Prompt:
         return Prompt(self.env.kind, self.task.seed, (self.system, self.users[0]))
 
-    def prepare(self, sampler: Sampler, prefill_ids: list[int]) -> bool:
+    def prepare(self, voice: Voice) -> bool:
         """Build the next prompt; False (and the end) when it does not fit the model's context."""
-        first = first_visible_turn(len(self.turns), self.rollout.visible_turns)
-        users = with_images_of(self.users, self.rollout.image_window)
-        self.next_ids = prompt_ids(
-            sampler.tokenizer,
+        spoken = voice.prompt(
             self.system,
-            users,
+            with_images_of(self.users, self.rollout.image_window),
             [turn.completion for turn in self.turns],
-            first=first,
-            prefill_ids=prefill_ids,
+            first=first_visible_turn(len(self.turns), self.rollout.visible_turns),
         )
-        self.next_images = tuple(image for user in users[first:] for image in user.images)
-        if len(self.next_ids) + self.rollout.max_tokens > sampler.max_context:
+        if spoken is None:
             self.stop = StopReason.CONTEXT_FULL
-        return self.stop is None
+            return False
+        self.spoken = spoken
+        return True
 
-    def request(self, key: tuple[int | str, ...]) -> Request:
-        return Request(
-            np.array(self.next_ids, dtype=np.int64),
-            (*key, self.task.seed, self.task.luck, len(self.turns)),
-            self.next_images,
-        )
+    def key(self, key: Key) -> Key:
+        """The random stream of the next reply."""
+        return (*key, self.task.seed, self.task.luck, len(self.turns))
 
     def act(self, reply: Reply) -> _Acted:
         """Take the actions of a reply. May run in a thread of its own: it changes only the episode."""
@@ -198,24 +189,25 @@ class _Play:
         except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
             return _Acted(steps, executed, "", error=traceback.format_exc())
 
-    def record(self, completion: Completion, reply: Reply, acted: _Acted, sampler: Sampler) -> None:
+    def record(self, completion: Completion, reply: Reply, acted: _Acted, voice: Voice) -> None:
         """Note the turn, and whether it was the last."""
         steps, executed = acted.steps, acted.executed
+        reasoning_span, action_span = voice.spans(completion)
         self.actions_taken += len(steps)
         self._note_end(acted)
         is_bad = not reply.valid or any(not step.valid for step in steps)
         self.turns.append(
             Turn(
-                prompt_ids_T=np.array(self.next_ids, dtype=np.int64),
+                prompt_ids_T=self.spoken.ids_T,
                 completion=completion,
                 reply=reply,
-                reasoning_span=reasoning_span(completion, self.rollout.form, sampler.tokenizer),
+                reasoning_span=reasoning_span,
                 observation=acted.observation,
                 reward=float(sum(step.reward for step in steps)),
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
-                action_span=action_span(completion, self.rollout.form, sampler.tokenizer),
-                images=self.next_images,
+                action_span=action_span,
+                images=self.spoken.images,
                 shown_image=acted.image,
             )
         )

@@ -11,9 +11,9 @@ from ragen2.types import Completion, Finish, Reply
 
 ACTION_SEPARATOR = "||"
 _BLOCKS = re.compile(
-    r"<think>(?P<think>(?:(?!</think>).)*)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL
+    r"\s*<think>(?P<think>(?:(?!</think>).)*)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL
 )
-_ANSWER = re.compile(r"(?P<think>)<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"\s*(?P<think>)<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,14 @@ class ReplyFormat:
 
     thinking: bool = True
     max_actions: int = 2
+    prefilled: bool = True
+    """Whether the prompt opens the reply; where it cannot, the model writes the first tag itself."""
 
     @property
     def prefill(self) -> str:
         """The tag the assistant's turn opens with; part of the prompt, never sampled."""
+        if not self.prefilled:
+            return ""
         return "<think>" if self.thinking else "<answer>"
 
     @property
@@ -117,12 +121,14 @@ def _tokens_within(completion: Completion, characters: int, tokenizer: ChatToken
 
 
 def _open_reasoning(text: str) -> str:
-    return text.removeprefix("<think>").split("</think>")[0].strip()
+    return text.partition("<think>")[2].split("</think>")[0].strip()
 
 
 def _problem(text: str, completion: Completion, form: ReplyFormat) -> str:
     if completion.finish is Finish.LENGTH:
         return "cut at the token limit"
+    if form.thinking and "<think>" not in text:
+        return "no <think>"
     if form.thinking and "</think>" not in text:
         return "no </think>"
     if "<answer>" not in text:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from ragen2.diagnostics import Collapse, Evidence, regime
 from ragen2.diagnostics.collapse import PREFIX
+from ragen2.policy import TextSampler
 from ragen2.rollout import Task, play
 from ragen2.trainer.evaluate import evaluate
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
+    from ragen2.policy import Sampler
     from ragen2.trainer.loop import Policy
     from ragen2.types import Group
 
 RESAMPLES = 1000
+NO_TOKENS = "the model gives words alone, and scores need the tokens it sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +29,28 @@ class Verdict:
     regime: str | None
     absent: dict[str, str] = field(default_factory=dict)
     """Scopes that could not be measured, each with the reason."""
+    evaluated: list[Group] = field(default_factory=list)
+    """The held-out tasks as they were played, once each."""
+    groups: list[Group] = field(default_factory=list)
+    """The groups whose reasoning was cross-scored."""
 
 
-def assess(config: RunConfig, policy: Policy) -> Verdict:
-    """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score."""
+def assess(config: RunConfig, policy: Policy | TextSampler) -> Verdict:
+    """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score.
+
+    The groups of a model that gives words alone are played all the same: they can be audited.
+    """
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
-    metrics, _ = evaluate(
+    metrics, evaluated = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
     )
-    found, absent = measure_collapse(config, policy, held_out_groups(config, policy))
+    groups = held_out_groups(config, policy)
+    if isinstance(policy, TextSampler):
+        return Verdict(metrics, None, {PREFIX.rstrip("/"): NO_TOKENS}, evaluated, groups)
+    found, absent = measure_collapse(config, policy, groups)
     plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
-    return Verdict(metrics | found, regime(plain).value if plain else None, absent)
+    judged = regime(plain).value if plain else None
+    return Verdict(metrics | found, judged, absent, evaluated, groups)
 
 
 def measure_collapse(
@@ -60,7 +74,7 @@ def measure_collapse(
     return metrics, absent
 
 
-def held_out_groups(config: RunConfig, policy: Policy) -> list[Group]:
+def held_out_groups(config: RunConfig, policy: Sampler | TextSampler) -> list[Group]:
     """Groups of held-out tasks, as many and as large as a training step has."""
     size = config.rollout.group_size
     tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(config.rollout.prompts)]

@@ -53,7 +53,7 @@ def play_batch(config: RunConfig, sampler: Sampler, step: int) -> Batch:
             config.env, sampler, training_tasks(config, step, round_), config.rollout, key=key
         )
         groups += played
-        selections.append(_select(config, played))
+        selections.append(select_groups(config, played))
         if sum(int(one.kept_P.sum()) for one in selections) >= config.rollout.prompts:
             break
     whole = joined(config.filter, selections, config.rollout.prompts)
@@ -82,7 +82,8 @@ def joined(rule: Filter, selections: Sequence[Selection], most: int) -> Selectio
     )
 
 
-def _select(config: RunConfig, groups: Sequence[Group]) -> Selection:
+def select_groups(config: RunConfig, groups: Sequence[Group]) -> Selection:
+    """What the run's filter keeps of a played round, noise taken off where that is asked for."""
     noise_P = _noise(config, groups)
     # A plug-in's own ``select`` need not know about measured noise unless that is asked for.
     return (

@@ -9,13 +9,13 @@ import numpy as np
 from ragen2.diagnostics import surface
 from ragen2.diagnostics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
-from ragen2.policy import Sampler
+from ragen2.policy import Sampler, TextSampler
 from ragen2.rollout import Rollout, Task, play
 from ragen2.types import Group
 
 
 def evaluate(
-    env: Env, sampler: Sampler, rollout: Rollout, *, tasks: int, seed: int = 0
+    env: Env, sampler: Sampler | TextSampler, rollout: Rollout, *, tasks: int, seed: int = 0
 ) -> tuple[dict[str, float], list[Group]]:
     """Play held-out tasks 0..tasks-1 once each; metrics under ``eval/`` and the groups played."""
     if tasks > HELD_OUT_SEEDS:

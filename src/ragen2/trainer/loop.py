@@ -23,6 +23,7 @@ from ragen2.runs.scores import ScopeScores
 from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import Batch, play_batch
+from ragen2.trainer.card import write_card
 from ragen2.trainer.evaluate import evaluate
 from ragen2.trainer.probe import probe_gradients
 from ragen2.trainer.probe_set import measure_probe
@@ -92,11 +93,12 @@ def train(
 
 
 def checkpoint(config: RunConfig, run: RunDirectory, learner: Learner, state: TrainerState) -> Path:
-    """Save weights, optimiser and trainer state together."""
+    """Save weights, optimiser, trainer state and the model card together."""
 
     def write(folder: Path) -> None:
         learner.save(folder)
         write_state(folder, state)
+        write_card(folder, config, run.records())
 
     keep, protected = config.checkpoints.keep, state.watch.protected
     return save_checkpoint(run.path, state.step, write, keep=keep, protected=protected)
@@ -140,12 +142,12 @@ def _one_step(
     if step % config.evaluation.every == 0 or step == config.steps:
         with clock("evaluate"):
             held_out, no_probe = _evaluate(config, policy, state, step, scores.append)
-    recent = (*state.recent, _diet(batch))[-COVERAGE_STEPS:]
+    recent = (*state.recent, diet_of(batch))[-COVERAGE_STEPS:]
     judged = _judged(config, metrics)
     watch = follow(config.warning, state.watch, judged)
     warned = warning_metrics(config.warning, watch, measured=bool(judged))
-    finite, broken = _split_finite(
-        plain | metrics | held_out | _batch_metrics(batch, recent) | _update_metrics(done) | warned
+    finite, broken = split_finite(
+        plain | metrics | held_out | batch_metrics(batch, recent) | _update_metrics(done) | warned
     )
     # Measured here too: a run without the diagnostic `reward` can stop as well.
     watched = {**finite, "reward/std": reward_spread([g.rewards_G for g in groups])["std"]}
@@ -208,14 +210,15 @@ def _judged(config: RunConfig, metrics: dict[str, float]) -> dict[str, float]:
     return {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
 
 
-def _split_finite(metrics: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+def split_finite(metrics: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers that can be recorded, and for each that cannot be (NaN, infinite) what it was."""
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     broken = {n: f"not finite: {value}" for n, value in metrics.items() if n not in finite}
     return finite, broken
 
 
-def _diet(batch: Batch) -> Diet:
+def diet_of(batch: Batch) -> Diet:
+    """What a step offered, and what of it was taken."""
     tasks = tuple(_task_name(group.prompt) for group in batch.groups)
     return Diet(tasks=tasks, kept=tuple(batch.selection.kept_P.tolist()))
 
@@ -227,7 +230,8 @@ def _task_name(prompt: Prompt) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=6).digest())
 
 
-def _batch_metrics(batch: Batch, recent: Sequence[Diet]) -> dict[str, float]:
+def batch_metrics(batch: Batch, recent: Sequence[Diet]) -> dict[str, float]:
+    """What the filter did to this batch and to the last steps, under ``filter/``."""
     found = filter_metrics(batch.selection, batch.groups)
     found["filter/rounds"] = float(batch.rounds)
     covered = coverage([diet.kept for diet in recent], [diet.tasks for diet in recent])
@@ -267,7 +271,7 @@ def _first_record(config: RunConfig, policy: Policy) -> tuple[StepRecord, list[S
     scores: list[ScopeScores] = []
     started = time.perf_counter()
     metrics, absent = _evaluate(config, policy, TrainerState(step=0), 0, scores.append)
-    finite, broken = _split_finite(metrics)
+    finite, broken = split_finite(metrics)
     seconds = {"evaluate": time.perf_counter() - started}
     record = StepRecord(step=0, metrics=finite, absent=absent | broken, seconds=seconds)
     return record, scores

@@ -28,7 +28,10 @@ def refuse_other_reading(model: str, network: Any, tokenizer: TemplateTokenizer)
     noise = stream("images to try a model on")
     one, other = (Image(noise.integers(0, 256, (*SIZE, 3), dtype=np.uint8)) for _ in range(2))
     try:
-        ours, own = (_ours(network, tokenizer, (one, other)), _own(network, tokenizer, (one, other)))
+        ours, own = (
+            _ours(network, tokenizer, (one, other)),
+            _own(network, tokenizer, (one, other)),
+        )
         effect = (own - _own(network, tokenizer, (other, one))).norm()
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -1,0 +1,1 @@
+"""Several processes on one machine that train one model."""

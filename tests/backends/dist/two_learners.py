@@ -1,0 +1,169 @@
+"""Run by torchrun in each of two processes: a learner that shares its work against one that does not.
+
+python -m torch.distributed.run --standalone --nproc-per-node 2 two_learners.py ddp|fsdp2 FOLDER
+"""
+
+# ruff: noqa: T201 - a program that prints
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ragen2.algorithms import PPO
+from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.dist.crew import Crew, join_crew
+from ragen2.backends.dist.sharded import ShardedLearner
+from ragen2.backends.dist.team import Replicas, Shards
+from ragen2.backends.dist.world import world_of
+from ragen2.backends.learner import TorchLearner
+from ragen2.backends.new_model import new_model, train_tokenizer
+from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+from ragen2.types import FloatArray, Sample
+
+SMALL = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=256)
+SETTINGS = LearnerSettings(lr=1e-3, micro_tokens=120, minibatches=2)
+LENGTHS = [40, 44, 41, 50, 47, 42, 49, 45, 43, 48, 46]
+ALGORITHM = PPO(kl_coefficient=0.1, kl_in="loss")
+NEAR = {"rtol": 1e-4, "atol": 1e-6}
+
+
+def main(mode: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    quiet_transformers()
+    crew = join_crew(world_of(os.environ))
+    parts = small_model()
+    alone, shared = learner(parts), learner(parts, mode, crew)
+    check_parts(shared, mode)
+    samples = random_samples(LENGTHS)
+    compare_readings(alone, shared, samples)
+    compare_updates(alone, shared, samples)
+    check_checkpoint(parts, shared, mode, crew, folder)
+    both = crew.gather("same")
+    if crew.rank == 0:
+        print(*both, flush=True)
+    crew.leave()
+
+
+def small_model() -> tuple[Any, TemplateTokenizer]:
+    hf = train_tokenizer(["go down to the goal"] * 4, SMALL.vocabulary)
+    network = new_model(SMALL, hf, seed=3)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6.0)  # a fresh model's choices are nearly uniform
+    return network.eval(), TemplateTokenizer(hf, [hf.eos_token_id])
+
+
+def learner(parts: Any, mode: str = "", crew: Crew | None = None) -> TorchLearner:
+    words = copy.deepcopy(parts[0]), parts[1], ModelSettings(), SETTINGS
+    made: TorchLearner
+    if crew is None:
+        made = TorchLearner(*words, seed=0)
+    elif mode == "ddp":
+        made = TorchLearner(*words, seed=0, team=Replicas(crew))
+    else:
+        made = ShardedLearner(*words, seed=0, team=Shards(crew))
+    made.keep_reference()
+    made.start_critic(1e-2)
+    critic = made.critic
+    assert critic is not None
+    with torch.no_grad():
+        critic.head.weight.copy_(torch.linspace(-1, 1, critic.head.in_features)[None])
+    return made
+
+
+def random_samples(lengths: list[int]) -> list[Sample]:
+    rng = np.random.default_rng(0)
+    made = []
+    for length in lengths:
+        mask = np.arange(length) >= length // 2
+        made.append(
+            Sample(
+                ids_T=rng.integers(5, 260, length),
+                loss_mask_T=mask,
+                old_logprobs_T=np.where(mask, rng.normal(-5.0, 0.3, length), 0.0),
+                advantages_T=np.where(mask, rng.normal(0.0, 1.0, length), 0.0),
+                values_T=np.where(mask, rng.normal(0.0, 1.0, length), 0.0),
+                returns_T=np.where(mask, rng.normal(0.0, 1.0, length), 0.0),
+            )
+        )
+    return made
+
+
+def check_parts(shared: TorchLearner, mode: str) -> None:
+    """Under FSDP a process holds half of the weights, but for a row where a matrix has an odd number."""
+    held = sum(getattr(p, "_local_tensor", p).numel() for p in shared.network.parameters())
+    total = sum(p.numel() for p in shared.network.parameters())
+    share = 1.0 if mode == "ddp" else 0.5
+    assert abs(held / total - share) < 0.01, (held, total)
+
+
+def compare_readings(alone: TorchLearner, shared: TorchLearner, samples: list[Sample]) -> None:
+    """Without a change of weights; a batch of one sample leaves one process without a share."""
+    for some in (samples, samples[:1]):
+        near(alone.gradient(some, ALGORITHM), shared.gradient(some, ALGORITHM))
+        near_rows(alone.values(some), shared.values(some))
+        near_rows(alone.kl_to_reference(some, "k3"), shared.kl_to_reference(some, "k3"))
+    assert np.abs(np.concatenate(alone.values(samples))).max() > 0.1
+
+
+def compare_updates(alone: TorchLearner, shared: TorchLearner, samples: list[Sample]) -> None:
+    """Three updates of policy and critic: numbers and weights, from a batch and from one sample."""
+    before = flat(alone.whole)
+    for some in (samples, samples[:1], samples[2:]):
+        one, two = (each.update(some, ALGORITHM, scale=0.5) for each in (alone, shared))
+        assert (one.num_tokens, one.num_steps) == (two.num_tokens, two.num_steps)
+        assert one.metrics.keys() == two.metrics.keys()
+        for name, value in one.metrics.items():
+            near(np.array(value), np.array(two.metrics[name]))
+        ours, theirs = (each.update_critic(some, ALGORITHM) for each in (alone, shared))
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            near(np.array(value), np.array(theirs[name]))
+    near(flat(alone.whole), flat(shared.whole), atol=1e-5)
+    assert np.abs(flat(alone.whole) - before).max() > 1e-3
+    near_rows(alone.values(samples), shared.values(samples), atol=1e-4)
+
+
+def check_checkpoint(parts: Any, shared: TorchLearner, mode: str, crew: Crew, folder: Path) -> None:
+    """It goes on exactly in as many processes, and to rounding in one."""
+    samples = random_samples(LENGTHS)
+    shared.save(folder)
+    crew.gather("saved")
+    again, single = learner(parts, mode, crew), learner(parts)
+    for each in (again, single):
+        each.load(folder)
+    for each in (shared, again, single):
+        each.update(samples, ALGORITHM, scale=1.0)
+        each.update_critic(samples, ALGORITHM)
+    assert (flat(again.whole) == flat(shared.whole)).all()
+    near(flat(single.whole), flat(shared.whole), atol=1e-5)
+    same = [
+        (a == b).all() for a, b in zip(again.values(samples), shared.values(samples), strict=True)
+    ]
+    assert all(same)
+
+
+def flat(network: Any) -> FloatArray:
+    return torch.cat([p.detach().flatten() for p in network.parameters()]).double().numpy()
+
+
+def near(one: Any, other: Any, **how: float) -> None:
+    np.testing.assert_allclose(one, other, **{**NEAR, **how})
+
+
+def near_rows(ones: list[FloatArray], others: list[FloatArray], **how: float) -> None:
+    assert len(ones) == len(others)
+    for one, other in zip(ones, others, strict=True):
+        near(one, other, **how)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
