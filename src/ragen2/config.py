@@ -127,7 +127,8 @@ class Watch(EarlyWarning):
 def default_diagnostics() -> tuple[Diagnostic, ...]:
     """All that is cheap at every step; wider scopes of collapse, and the flow, now and then.
 
-    Vision is silent where no images are shown. Together they take less than a tenth of a step of the embedded default (docs/diagnostics/scopes.md).
+    Vision is silent where no images are shown.
+    Together they take less than a tenth of a step of the embedded default (docs/diagnostics/scopes.md).
     """
     wide = Collapse(scopes=("turns", "trajectory"), every=10, max_traces=16, interval="population")
     return (Surface(), Actions(), Reward(), Triage(), Collapse(), wide, Flow(), Vision())

@@ -12,7 +12,7 @@ from ragen2.diagnostics import Actions, Evidence, Vision
 from ragen2.diagnostics.vision import measure_grounding, measure_split
 from ragen2.policy import Pair
 from ragen2.scoring import Trace
-from ragen2.scoring.image_swaps import exchange_last_image, swap_matrices
+from ragen2.scoring.image_swaps import ImageExchange, exchange_last_image, swap_matrices
 from ragen2.types import FloatArray, Group, Image, Message, Prompt, StopReason, Trajectory, Turn
 
 T, Z, END = 10, 20, 6
@@ -157,6 +157,27 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         found = measure_grounding(exchange_last_image(traces, policy, swaps=1, rng=rng), 100, rng)
         for name, value in truth.items():
             covered[name] += found[f"{name}_low"] <= value <= found[f"{name}_high"]
+    assert min(covered.values()) >= 184, covered
+
+
+def test_hardly_any_influence_of_the_image_is_not_taken_for_some():
+    """Each image makes each of a thousand reasonings a little likelier or less likely, at random."""
+    covered = {"drop": 0, "grounding": 0}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        odds_PZ = np.exp(0.01 * rng.normal(size=(4, 1000)))
+        logp_PZ = np.log(odds_PZ / odds_PZ.sum(1, keepdims=True))
+        owner_N = np.repeat(np.arange(4), 4)
+        said_N = [rng.choice(1000, p=np.exp(logp_PZ[x])) for x in owner_N]
+        other_NS = [rng.permutation(np.delete(np.arange(4), x))[:2] for x in owner_N]
+        swapped_NS = np.array(
+            [logp_PZ[other, z] for other, z in zip(other_NS, said_N, strict=True)]
+        )
+        length_N = np.ones(16, dtype=np.int64)
+        scores = ImageExchange(logp_PZ[owner_N, said_N], swapped_NS, length_N, owner_N)
+        found = measure_grounding(scores, 100, rng)
+        covered["drop"] += found["drop_low"] <= 0.0 <= found["drop_high"]
+        covered["grounding"] += found["grounding_low"] <= 0.5 <= found["grounding_high"]
     assert min(covered.values()) >= 184, covered
 
 

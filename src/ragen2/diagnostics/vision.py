@@ -3,7 +3,7 @@
 With Z a reasoning, I the images of its prompt, T the words, and a prime for another prompt's (means over the
 primed are over all prompts, the own one too; log-probs are a token):
 
-    whole_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T')    what prompt and reasoning have to do with each other
+    whole_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T')    all that the reasoning takes from its prompt
     image_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T)     the picture's part: only it is exchanged
     text_mi   = mean of log p(Z|I,T) - log mean p(Z|I,T')     the words' part
     shared_mi = whole_mi - image_mi - text_mi                 above 0 where one makes up for the other,

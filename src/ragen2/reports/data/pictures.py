@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen2.errors import RunError
+from ragen2.reports.data.episodes import Row, choose, read_rows, shown_steps
+from ragen2.reports.load import Run
 from ragen2.runs.images import ImageStore
 
 MOST_CHARACTERS = 2_000_000
@@ -38,6 +40,37 @@ class Pictures:
             return ""
         self._room -= len(found)
         return found
+
+
+def newest(images: object) -> str:
+    """The name of the image that a turn was about: the last of those in its prompt; empty for none."""
+    return str(images[-1]) if isinstance(images, list) and images else ""
+
+
+def missing_images(run: Run) -> str:
+    """One line about the images of the page's episodes that the run directory lacks; empty for none.
+
+    A damaged archive is an error.
+    """
+    named: set[str] = set()
+    for path in shown_steps(run).values():
+        rows = read_rows(path)
+        named.update(name for place in choose(rows) for name in _named(rows[place]))
+    store = ImageStore(run.path)
+    lost = sorted(name for name in named if not store.has(name))
+    if not lost:
+        return ""
+    return (
+        f"{len(lost)} of {len(named)} images of {run.path} are missing from {store.folder}, "
+        f"{lost[0]}.png for one; put back the archives of their steps"
+    )
+
+
+def _named(row: Row) -> list[str]:
+    turns = row["turns"]
+    names = [newest(turn.get("images")) for turn in turns]
+    names += [str(turns[-1].get("shown_image", ""))] if turns else []
+    return [name for name in names if name and not name.startswith("data:")]
 
 
 def seen_of(name: str, picture: Callable[[str], str]) -> dict[str, Any]:

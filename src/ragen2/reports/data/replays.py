@@ -19,7 +19,7 @@ from ragen2.reports.data.episodes import (
 )
 from ragen2.reports.data.matrices import Blocks
 from ragen2.reports.data.numbers import short
-from ragen2.reports.data.pictures import Pictures, seen_of
+from ragen2.reports.data.pictures import Pictures, newest, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 
@@ -58,7 +58,7 @@ def episode_of(
     shown = messages[-1]["content"] if messages else ""
     turns = []
     for turn in row["turns"]:
-        image = _newest(turn.get("images"))
+        image = newest(turn.get("images"))
         turns.append(_turn(turn, _view(shown, boards, seen_of(image, picture))))
         shown = turn["observation"]
     last = row["turns"][-1].get("shown_image", "") if row["turns"] else ""
@@ -101,11 +101,6 @@ def _adds(turn: Row) -> bool:
 def _view(text: str, boards: Boards, seen: dict[str, Any]) -> dict[str, Any]:
     """What was shown: words, the board they tell of, and the image, where there are any."""
     return {"text": cut(text), "board": boards.read(text), **seen}
-
-
-def _newest(images: object) -> str:
-    """The image that a turn was about: the last of those in its prompt."""
-    return str(images[-1]) if isinstance(images, list) and images else ""
 
 
 def _maker(run: Run, path: Path, record: StepRecord) -> Callable[[], Any]:
