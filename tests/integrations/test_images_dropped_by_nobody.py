@@ -1,4 +1,4 @@
-"""Engines and rows that hold no images refuse an environment that shows them; nothing is dropped in silence."""
+"""Engines and rows that hold no images refuse an environment that shows them: none is dropped in silence."""
 
 from __future__ import annotations
 

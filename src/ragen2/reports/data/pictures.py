@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ragen2.runs.images import ImageStore
 MOST_CHARACTERS = 2_000_000
 """Of all images of one block; boards take a few hundred each."""
 PNG = "data:image/png;base64,"
+NAME = re.compile("[0-9a-f]{32}")
+"""An image by its pixels, as ``Image.digest`` has it."""
 
 
 class Pictures:
@@ -27,8 +30,6 @@ class Pictures:
 
     def uri(self, name: str) -> str:
         """The image as a URI; empty when it is missing from the run directory, or does not fit."""
-        if name.startswith("data:image/"):
-            return name
         if name not in self._known:
             try:
                 found = PNG + base64.b64encode(self._store.file(name)).decode("ascii")
@@ -40,11 +41,6 @@ class Pictures:
             return ""
         self._room -= len(found)
         return found
-
-
-def newest(images: object) -> str:
-    """The name of the image that a turn was about: the last of those in its prompt; empty for none."""
-    return str(images[-1]) if isinstance(images, list) and images else ""
 
 
 def missing_images(run: Run) -> str:
@@ -66,16 +62,25 @@ def missing_images(run: Run) -> str:
     )
 
 
-def _named(row: Row) -> list[str]:
-    turns = row["turns"]
-    names = [newest(turn.get("images")) for turn in turns]
-    names += [str(turns[-1].get("shown_image", ""))] if turns else []
-    return [name for name in names if name and not name.startswith("data:")]
+def seen_of(images: Sequence[object], picture: Callable[[str], str]) -> dict[str, Any]:
+    """What a view holds of the images of a prompt; nothing where none was shown.
 
-
-def seen_of(name: str, picture: Callable[[str], str]) -> dict[str, Any]:
-    """What a view holds about an image; nothing where none was shown."""
-    if not name:
+    It is the last one that a turn is about. Pictures that stand in the file itself, as other programs
+    write them, are all shown.
+    """
+    texts = [one for one in images if isinstance(one, str)]
+    if data := [one for one in texts if one.startswith("data:image/")]:
+        return {"images": data}
+    names = [one for one in texts if NAME.fullmatch(one)]
+    if not names:
         return {}
-    uri = picture(name)
+    uri = picture(names[-1])
     return {"images": [uri]} if uri else {"images": [], "image_missing": True}
+
+
+def _named(row: Row) -> list[str]:
+    """Names of the images that a page shows of an episode."""
+    turns = row["turns"]
+    shown = [turn.get("images", ())[-1:] for turn in turns]
+    shown += [[turn.get("shown_image")] for turn in turns[-1:]]
+    return [one for part in shown for one in part if isinstance(one, str) and NAME.fullmatch(one)]

@@ -19,7 +19,7 @@ from ragen2.reports.data.episodes import (
 )
 from ragen2.reports.data.matrices import Blocks
 from ragen2.reports.data.numbers import short
-from ragen2.reports.data.pictures import Pictures, newest, seen_of
+from ragen2.reports.data.pictures import Pictures, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 
@@ -58,10 +58,10 @@ def episode_of(
     shown = messages[-1]["content"] if messages else ""
     turns = []
     for turn in row["turns"]:
-        image = newest(turn.get("images"))
-        turns.append(_turn(turn, _view(shown, boards, seen_of(image, picture))))
+        images = seen_of(turn.get("images", ()), picture)
+        turns.append(_turn(turn, _view(shown, boards, images)))
         shown = turn["observation"]
-    last = row["turns"][-1].get("shown_image", "") if row["turns"] else ""
+    last = [turn.get("shown_image") for turn in row["turns"][-1:]]
     return {
         "label": f"seed {row['seed']}, play {row['luck']}",
         "env": row["env"],
@@ -74,7 +74,7 @@ def episode_of(
         "kept": kept,
         "system": "\n".join(cut(one["content"]) for one in messages if one["role"] == "system"),
         "turns": turns,
-        "end": _view(shown, boards, seen_of(str(last), picture)) if turns else None,
+        "end": _view(shown, boards, seen_of(last, picture)) if turns else None,
     }
 
 
