@@ -12,12 +12,27 @@ from types import ModuleType
 import pytest
 
 from ragen2.algorithms import Algorithm
-from ragen2.config import RunConfig, find_run_file, load_run, recipe_names
+from ragen2.backends.settings import EMBEDDED_MODELS
+from ragen2.config import (
+    RunConfig,
+    find_run_file,
+    find_warm_start,
+    load_config,
+    load_run,
+    recipe_names,
+    warm_start_names,
+)
 from ragen2.errors import ConfigError
+from ragen2.filtering import KeepAll
+from ragen2.trainer.warmstart import WarmstartConfig, default_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "recipes.md"
 DEFAULT = "frozen_lake_tiny"
+ENDS = ("", "_unfiltered")
+SEEN = tuple(
+    f"{of}_{game}" for of in ("vision", "qwen2_5_vl") for game in ("frozen_lake", "sokoban")
+)
 ALGORITHMS = ("ppo", "grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus")
 
 
@@ -39,7 +54,9 @@ def read(name: str) -> RunConfig:
 def test_there_is_a_recipe_for_every_algorithm_with_and_without_a_filter():
     assert set(ALGORITHMS) <= set(Algorithm.kinds())
     expected = [f"frozen_lake_{kind}{end}" for kind in ALGORITHMS for end in ("", "_unfiltered")]
-    assert sorted(recipe_names()) == sorted([DEFAULT, *expected])
+    text = [name for name in recipe_names() if name.startswith("frozen_lake_")]
+    assert sorted(text) == sorted([DEFAULT, *expected])
+    assert sorted({*recipe_names()} - {*text}) == sorted(f"{g}{end}" for g in SEEN for end in ENDS)
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
@@ -56,6 +73,51 @@ def test_the_recipe_of_grpo_is_the_embedded_default_but_shorter():
     changed = {"steps": recipe.steps, "evaluation": recipe.evaluation}
     assert recipe == default.model_copy(update=changed)
     assert recipe.steps < default.steps
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_recipe_that_shows_images_shows_nothing_else(name):
+    filtered, unfiltered = read(name), read(f"{name}_unfiltered")
+    assert filtered.env.observation == "image"
+    assert filtered.env.kind == ("Sokoban" if name.endswith("sokoban") else "FrozenLake")
+    assert (filtered.filter.kind, filtered.filter.mass) == ("top_p", 0.9)
+    assert unfiltered == filtered.model_copy(update={"filter": KeepAll()})
+
+
+@pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
+def test_the_recipes_of_the_large_model_have_the_papers_settings(game):
+    recipe = read(f"qwen2_5_vl_{game}")
+    assert recipe.model.path == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert (recipe.rollout.prompts, recipe.rollout.group_size, recipe.steps) == (8, 16, 400)
+    assert (recipe.algorithm.kind, recipe.algorithm.entropy_coefficient) == ("ppo", 0.001)
+    assert (recipe.evaluation.tasks, recipe.evaluation.temperature) == (512, 0.5)
+    assert recipe.env.cell_px == 28  # one image token a cell
+
+
+@pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
+def test_a_tiny_model_is_trained_on_what_it_was_warmed_up_with(game):
+    run = read(f"vision_{game}")
+    name = "ragen2_tiny_vl" + ("_sokoban" if game == "sokoban" else "")
+    start = load_config(WarmstartConfig, find_warm_start(Path(name)))
+    assert start.env == run.env
+    assert start.rollout.form == run.rollout.form
+    assert start.rollout.history == run.rollout.history
+    assert Path(run.model.path).name == name.replace("_", "-")
+
+
+def test_each_embedded_model_has_the_recipe_that_made_it():
+    made = {name.replace("_", "-") for name in warm_start_names()}
+    assert made >= set(EMBEDDED_MODELS)
+    assert find_warm_start(Path("ragen2_tiny")) == default_recipe()
+
+
+def test_a_name_that_no_warm_start_has_is_told_with_the_nearest():
+    with pytest.raises(ConfigError) as error:
+        find_warm_start(Path("ragen2_tiny_vi"))
+    assert str(error.value) == (
+        "ragen2_tiny_vi is neither a recipe file nor an embedded warm start; "
+        "did you mean 'ragen2_tiny_vl'?"
+    )
 
 
 def test_dapo_samples_dynamically():

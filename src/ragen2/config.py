@@ -235,6 +235,8 @@ FAMILIES: Mapping[str, type[Component]] = {
 
 
 RECIPES = Path(str(resources.files("ragen2") / "recipes"))
+WARM_STARTS = "ragen2_tiny"
+"""How the names of those recipes begin that are for ``ragen2 warmstart``; the others are run files."""
 
 
 def default_run_file() -> Path:
@@ -244,19 +246,32 @@ def default_run_file() -> Path:
 
 def recipe_names() -> list[str]:
     """The embedded run files, by the names that stand for them."""
-    return sorted(file.stem for file in RECIPES.glob("frozen_lake_*.toml"))
+    return sorted(
+        file.stem for file in RECIPES.glob("*.toml") if not file.stem.startswith(WARM_STARTS)
+    )
+
+
+def warm_start_names() -> list[str]:
+    """The embedded recipes of ``ragen2 warmstart``, by the names that stand for them."""
+    return sorted(file.stem for file in RECIPES.glob(f"{WARM_STARTS}*.toml"))
 
 
 def find_run_file(file: Path) -> Path:
     """``file`` itself, or the embedded recipe when it is a bare name that no file here has."""
+    return _find(file, recipe_names(), "neither a run file nor an embedded recipe")
+
+
+def find_warm_start(file: Path) -> Path:
+    """``file`` itself, or the embedded recipe of a warm start."""
+    return _find(file, warm_start_names(), "neither a recipe file nor an embedded warm start")
+
+
+def _find(file: Path, names: list[str], otherwise: str) -> Path:
     is_bare_name = len(file.parts) == 1 and not file.suffix
     if file.exists() or not is_bare_name:
         return file
-    if file.name not in recipe_names():
-        raise ConfigError(
-            f"{file.name} is neither a run file nor an embedded recipe; "
-            f"{suggest(file.name, recipe_names())}"
-        )
+    if file.name not in names:
+        raise ConfigError(f"{file.name} is {otherwise}; {suggest(file.name, names)}")
     return RECIPES / f"{file.name}.toml"
 
 

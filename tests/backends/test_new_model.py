@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.new_model import TAGS, new_model, train_tokenizer
-from ragen2.backends.settings import NewModel
+from ragen2.backends.new_model import SPREAD, TAGS, new_model, train_tokenizer
+from ragen2.backends.settings import NewModel, NewVision
 
 SHAPE = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=128)
 CORPUS = ["goal (2,3) and down", "I am at (0,1)."] * 20
@@ -89,3 +89,25 @@ def test_the_embedded_tokenizer_gives_any_text_back(embedded: Any, text: str) ->
 
 def test_the_embedded_tokenizer_writes_what_the_lake_shows_in_few_tokens(embedded: Any) -> None:
     assert len(embedded[1].encode("You (0,1) Goal (3,2) Holes (1,1)")) <= 8
+
+
+def test_a_model_that_sees_turns_enough_from_column_to_column() -> None:
+    """Columns have the slowest rotations; at the usual base they could not be told apart."""
+    shape = NewModel(hidden=64, heads=4, vocabulary=320, vision=NewVision())
+    config = new_model(shape, train_tokenizer(CORPUS, 320, sees=True), seed=0).config.text_config
+    rope = config.rope_parameters
+    pairs = config.hidden_size // config.num_attention_heads // 2
+    time, rows, columns = rope["mrope_section"]
+    assert time + rows + columns == pairs
+    slowest = rope["rope_theta"] ** (-np.arange(pairs) / pairs)[time + rows :]
+    assert slowest.min() > 0.1
+
+
+def test_a_model_that_sees_starts_from_weights_that_let_it_tell_tokens_apart() -> None:
+    shape = NewModel(hidden=64, heads=4, vocabulary=320, vision=NewVision(hidden=32))
+    network = new_model(shape, train_tokenizer(CORPUS, 320, sees=True), seed=0)
+    for module in (network.model.language_model.layers[0].self_attn.q_proj, network.lm_head):
+        assert float(module.weight.std()) == pytest.approx(SPREAD / 8, rel=0.05)
+    assert float(network.model.visual.patch_embed.proj.weight.std()) == pytest.approx(
+        0.15, rel=0.05
+    )

@@ -77,7 +77,7 @@ def own_logits(
     network: Any, tokenizer: TemplateTokenizer, ids_T: np.ndarray, images: Any
 ) -> torch.Tensor:
     """Logits after every token by the model's own code, from pixels."""
-    parts = [tokenizer.images.pixels(image) for image in images]
+    parts = [tokenizer.images.pixels([image]) for image in images]
     pixels = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if network.config.model_type == "idefics3":  # one conversation with all its images
         pixels = {name: value.flatten(0, 1)[None] for name, value in pixels.items()}
@@ -148,7 +148,7 @@ def test_positions_are_those_of_the_model(network: Any, tokenizer: TemplateToken
         pytest.skip("positions of this model are plain indices")
     images = (LAKES[0], Image(np.zeros((56, 112, 3), np.uint8)), LAKES[2])
     ids_T = ids_of(tokenizer, *images)
-    grid = torch.cat([tokenizer.images.pixels(image)["image_grid_thw"] for image in images])
+    grid = torch.cat([tokenizer.images.pixels([image])["image_grid_thw"] for image in images])
     ids = torch.as_tensor(ids_T)[None]
     kinds = (ids == tokenizer.images.token_id).int()
     wanted, delta = network.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)
@@ -344,7 +344,7 @@ def test_images_are_encoded_in_parts_of_a_bounded_size(
     from ragen2.backends.images import encodings as module
 
     whole = Sight(network, tokenizer.images).encodings(LAKES)
-    size = sum(value.numel() for value in tokenizer.images.pixels(LAKES[0]).values())
+    size = sum(value.numel() for value in tokenizer.images.pixels([LAKES[0]]).values())
     monkeypatch.setattr(module, "AT_ONCE", 2 * size)
     calls = []
     encodings = Sight(network, tokenizer.images).encodings

@@ -125,3 +125,15 @@ def test_a_level_too_large_for_an_image_is_named(tmp_path):
 def test_no_two_tiles_look_alike_at_any_size_allowed(tiles):
     for px in range(10, 65):
         assert len({paint([[tile]], px).tobytes() for tile in tiles.values()}) == len(tiles)
+
+
+@pytest.mark.parametrize("kind", ["FrozenLake", "Sokoban"])
+def test_gauges_lie_on_the_edges_of_cells_and_only_where_asked_for(kind):
+    plain, marked = (
+        make(kind, observation="image", cell_gauges=on).start(0, 0).shown_image
+        for on in (False, True)
+    )
+    changed = (plain != marked).any(axis=2)
+    assert changed.any()
+    inside = np.indices(changed.shape) % 28
+    assert (inside[:, changed].min(axis=0) < 3).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragen2.envs.pixels import Mark, crate, figure, ground, paint
+from ragen2.envs.pixels import Mark, crate, figure, ground, paint, with_gauges
 from ragen2.errors import EnvError
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
@@ -54,3 +54,18 @@ def test_painting_on_a_picture_does_not_change_the_next_one():
 def test_a_senseless_cell_size_is_refused(cell_pixels):
     with pytest.raises(EnvError, match=f"cell_pixels must be from 1 to 1024, got {cell_pixels}"):
         paint([[ground(RED, BLUE)]], cell_pixels)
+
+
+def test_gauges_tell_all_cells_of_a_board_apart():
+    plain = ((Mark("rect", (9, 9, 9)),),) * 4
+    pixels = paint(with_gauges([plain, plain, plain]), 28)
+    cells = pixels.reshape(3, 28, 4, 28, 3).swapaxes(1, 2).reshape(12, -1)
+    assert len({cell.tobytes() for cell in cells}) == 12
+    assert (cells[0] == 9).all()  # top left has none
+
+
+def test_gauges_grow_with_row_and_column():
+    pixels = paint(with_gauges([[(Mark("rect", (9, 9, 9)),)] * 4] * 4), 30)
+    dark = pixels[..., 0] == 40
+    assert [int(dark[30 * row + 5 : 30 * row + 30, 0].sum()) for row in range(4)] == [0, 5, 15, 25]
+    assert [int(dark[0, 30 * at + 5 : 30 * at + 30].sum()) for at in range(4)] == [0, 5, 15, 25]

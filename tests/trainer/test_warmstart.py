@@ -8,8 +8,16 @@ import pytest
 from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.scripted import END, ByteTokenizer
 from ragen2.config import load_config
-from ragen2.envs import Bandit
-from ragen2.trainer.warmstart import WarmstartConfig, default_recipe, tokenizer_corpus, warmstart
+from ragen2.envs import Bandit, FrozenLake
+from ragen2.rollout import Rollout
+from ragen2.trainer.expert import Script, script_episode
+from ragen2.trainer.warmstart import (
+    WarmstartConfig,
+    default_recipe,
+    lessons,
+    tokenizer_corpus,
+    warmstart,
+)
 from ragen2.types import Update
 
 
@@ -88,3 +96,20 @@ def test_a_new_tokenizer_reads_every_form_of_observation():
         assert piece in text
     assert len(corpus) > 1000
     assert np.mean([len(one) for one in corpus]) < 500
+
+
+def test_where_a_prompt_holds_one_turn_each_turn_is_a_lesson_of_its_own():
+    env = FrozenLake(slip=0.0, observation="image", min_distance=3)
+    dialogue = script_episode(env, Script(1.0, 1.0), Rollout().form, seed=0, index=0)
+    assert len(dialogue.users) > 1
+    assert lessons(dialogue, Rollout()) == [dialogue]
+    alone = lessons(dialogue, Rollout(history="current"))
+    assert [one.users for one in alone] == [(user,) for user in dialogue.users]
+    assert [one.replies for one in alone] == [(reply,) for reply in dialogue.replies]
+    assert {one.system for one in alone} == {dialogue.system}
+
+
+def test_lessons_of_one_turn_are_trained_on_as_they_will_be_seen():
+    batches = trained(steps=1, rollout=Rollout(history="current")).batches[0]
+    assert len(batches) > 3  # episodes
+    assert all(text.count("user: ") == text.count("assistant: ") == 1 for text in batches)

@@ -14,7 +14,9 @@ from ragen2.errors import RunError
 def warmstart(
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="[RECIPE.toml]", help="Left out: the recipe of the embedded model."),
+        typer.Argument(
+            metavar="[RECIPE]", help="File or embedded name. Left out: that of the embedded model."
+        ),
     ] = None,
     overrides: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder for the model; must not exist yet.")] = Path(
@@ -25,7 +27,7 @@ def warmstart(
 
     Example: ragen2 warmstart --set steps=50 --set quality=0.3 --set groundedness=0 --out models/ungrounded
     """
-    from ragen2.config import dump_config, load_config
+    from ragen2.config import dump_config, find_warm_start, load_config
     from ragen2.trainer.warmstart import (
         WarmstartConfig,
         default_recipe,
@@ -33,7 +35,8 @@ def warmstart(
     )
     from ragen2.trainer.warmstart import warmstart as run_warmstart
 
-    config = load_config(WarmstartConfig, recipe or default_recipe(), overrides or ())
+    file = find_warm_start(recipe) if recipe else default_recipe()
+    config = load_config(WarmstartConfig, file, overrides or ())
     if out.exists():
         raise RunError(f"{out} exists already; choose another folder with --out")
     opening = torch_room()

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step, normalise
 from ragen2.envs.held_out import belongs
-from ragen2.envs.pixels import Mark, Tile, figure, ground, paint, size_problem
+from ragen2.envs.pixels import Mark, Tile, figure, ground, paint, size_problem, with_gauges
 from ragen2.envs.wording import pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
@@ -83,6 +83,10 @@ class FrozenLake(Env):
         "coordinates",
     )
     cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
+    cell_gauges: bool = Field(
+        False,
+        description="whether each cell of an image shows its row and column as bars on its edges",
+    )
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     stochastic: ClassVar[bool] = True
@@ -288,7 +292,7 @@ class LakeEpisode(Episode):
         """The lake seen from above."""
         cells = range(self.lake.size)
         board = [[TILES[self._symbol((row, column))] for column in cells] for row in cells]
-        return paint(board, cell_pixels)
+        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
 
     @property
     def shown_image(self) -> npt.NDArray[np.uint8] | None:

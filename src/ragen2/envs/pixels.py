@@ -73,6 +73,28 @@ def bricks(brick: Colour, mortar: Colour) -> Tile:
     return Mark("rect", mortar), *courses, *joints
 
 
+def with_gauges(board: Sequence[Sequence[Tile]]) -> list[list[Tile]]:
+    """The board with each cell's row and column shown in it."""
+    rows, columns = len(board), len(board[0])
+    return [
+        [(*tile, *gauges(row, column, rows, columns)) for column, tile in enumerate(line)]
+        for row, line in enumerate(board)
+    ]
+
+
+def gauges(row: int, column: int, rows: int, columns: int) -> Tile:
+    """Bars that say which cell this is: along its left edge for the row, along its top for the column.
+
+    They are longer further down and further right, and missing in the first row and column.
+    """
+    dark, thick = (40, 40, 48), 0.045
+    down, right = row / max(rows - 1, 1) / 2, column / max(columns - 1, 1) / 2
+    return (
+        *((Mark("rect", dark, thick, down, thick, down),) if row else ()),
+        *((Mark("rect", dark, right, thick, right, thick),) if column else ()),
+    )
+
+
 def paint(board: Sequence[Sequence[Tile]], cell_pixels: int) -> Pixels:
     """The board as height x width x 3 bytes, each cell a square of ``cell_pixels``."""
     if not 1 <= cell_pixels <= MAX_CELL_PIXELS:
@@ -92,7 +114,7 @@ def size_problem(columns: int, rows: int, cell_px: int) -> str:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _paint_tile(tile: Tile, cell_pixels: int) -> Pixels:
     pixels = np.zeros((cell_pixels, cell_pixels, 3), np.uint8)
     centres = (np.arange(cell_pixels) + 0.5) / cell_pixels

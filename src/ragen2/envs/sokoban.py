@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, normalise
 from ragen2.envs.held_out import belongs
-from ragen2.envs.pixels import paint, size_problem
+from ragen2.envs.pixels import paint, size_problem, with_gauges
 from ragen2.envs.sokoban_levels import Room, draw_rooms, load_levels, parse_room
 from ragen2.envs.sokoban_solver import ACTIONS, SearchLimit, solve
 from ragen2.envs.sokoban_tiles import (
@@ -82,6 +82,10 @@ class Sokoban(Env):
         "both",
     )
     cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
+    cell_gauges: bool = Field(
+        False,
+        description="whether each cell of an image shows its row and column as bars on its edges",
+    )
     coord_walls: bool = Field(
         True, description="whether coord lists the walls inside the border, as the way needs them"
     )
@@ -301,7 +305,8 @@ class SokobanEpisode(Episode):
 
     def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8]:
         """The room seen from above."""
-        return paint([[TILES[code] for code in row] for row in self._codes()], cell_pixels)
+        board = [[TILES[code] for code in row] for row in self._codes()]
+        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
 
     @property
     def shown_image(self) -> npt.NDArray[np.uint8] | None:

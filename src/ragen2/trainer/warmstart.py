@@ -67,22 +67,30 @@ def warmstart(
     ``report`` hears each step's number and mean negative log-likelihood per token.
     """
     script = Script(config.quality, config.groundedness)
+    form = config.rollout.form
     loss = float("nan")
     for step in range(config.steps):
         first = step * config.batch
         samples = [
-            dialogue_sample(
-                script_episode(config.env, script, config.rollout.form, config.seed, first + i),
-                learner.tokenizer,
-                config.rollout.form.prefill,
-            )
+            dialogue_sample(lesson, learner.tokenizer, form.prefill)
             for i in range(config.batch)
+            for lesson in lessons(
+                script_episode(config.env, script, form, config.seed, first + i), config.rollout
+            )
         ]
         learner.set_lr_scale(_lr_scale(step, config))
         update = learner.update(samples, Supervised(), scale=1.0)
         loss = update.metrics["negative_logp"]
         report(step + 1, loss)
     return loss
+
+
+def lessons(dialogue: Dialogue, rollout: Rollout) -> list[Dialogue]:
+    """The dialogue, or each of its turns alone where a prompt will hold no more than that."""
+    if rollout.history != "current":
+        return [dialogue]
+    turns = zip(dialogue.users, dialogue.replies, strict=True)
+    return [Dialogue(dialogue.system, (user,), (reply,)) for user, reply in turns]
 
 
 def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: str) -> Sample:

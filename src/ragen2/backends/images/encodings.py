@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ragen2.backends.images.inputs import ImageInputs, Pixels, joined
+from ragen2.backends.images.inputs import ImageInputs, Pixels
 from ragen2.types import Image
 
 KEPT_BYTES = 2**29
@@ -88,13 +88,21 @@ class Encodings:
 
     def _encode(self, images: Sequence[Image]) -> list[torch.Tensor]:
         found: dict[int, torch.Tensor] = {}
-        inputs = [self._inputs.pixels(image) for image in images]
-        for start, end in _parts(inputs):
-            for places, pixels in joined(inputs[start:end]):
-                rows = self._features(pixels)
-                found |= {start + place: each for place, each in zip(places, rows, strict=True)}
+        for places in self._by_size(images):
+            chosen = [images[place] for place in places]
+            found |= dict(zip(places, self._features(self._inputs.pixels(chosen)), strict=True))
         self.num_encoded += len(images)
         return [found[place] for place in range(len(images))]
+
+    def _by_size(self, images: Sequence[Image]) -> Iterator[list[int]]:
+        """Places of images of one size, as many as stay inside ``AT_ONCE``; a larger one goes alone."""
+        alike: dict[tuple[int, int], list[int]] = {}
+        for place, image in enumerate(images):
+            alike.setdefault(image.size, []).append(place)
+        for places in alike.values():
+            count = max(1, AT_ONCE // self._inputs.num_numbers(images[places[0]]))
+            for start in range(0, len(places), count):
+                yield places[start : start + count]
 
     def _features(self, pixels: Pixels) -> list[torch.Tensor]:
         given = {n: value.to(self.device) for n, value in pixels.items() if n in self._takes}
@@ -108,18 +116,3 @@ def tower_of(network: Any) -> list[torch.nn.Parameter]:
     head = network.get_output_embeddings()
     words |= {id(weight) for weight in head.parameters()} if head is not None else set()
     return [weight for weight in network.parameters() if id(weight) not in words]
-
-
-def _parts(inputs: Sequence[Pixels]) -> list[tuple[int, int]]:
-    """Bounds of neighbours that stay together inside ``AT_ONCE``; a larger one goes alone."""
-    parts: list[tuple[int, int]] = []
-    total = 0
-    for place, pixels in enumerate(inputs):
-        size = sum(value.numel() for value in pixels.values())
-        if parts and total + size <= AT_ONCE:
-            parts[-1] = (parts[-1][0], place + 1)
-            total += size
-        else:
-            parts.append((place, place + 1))
-            total = size
-    return parts

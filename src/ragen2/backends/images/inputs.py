@@ -7,7 +7,7 @@ another library, which images do not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -35,6 +35,7 @@ class ImageInputs:
         self.token_id = token_id
         """The id that every token of an image has."""
         self._blocks: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._num_numbers: dict[tuple[int, int], int] = {}
         self._numbers: dict[str, int] = {}
         # Whoever asks for a row to be read holds its images until it was read.
         self._images: WeakValueDictionary[int, Image] = WeakValueDictionary()
@@ -52,7 +53,7 @@ class ImageInputs:
     def block(self, image: Image) -> tuple[int, ...]:
         """The ids that stand for an image, with the marks that some models put around its rows."""
         if image.size not in self._blocks:
-            found = self._call(image)
+            found = self._call([image])
             self._blocks[image.size] = tuple(int(token) for token in found["input_ids"][0])
         return self._blocks[image.size]
 
@@ -74,9 +75,19 @@ class ImageInputs:
         """Image tokens of an image, without the marks around them."""
         return self.block(image).count(self.token_id)
 
-    def pixels(self, image: Image) -> Pixels:
-        """What the vision tower reads."""
-        found = self._call(image, return_tensors="pt")
+    def num_numbers(self, image: Image) -> int:
+        """Size of what the vision tower reads of an image, the same for all images of its size."""
+        if image.size not in self._num_numbers:
+            tensors = self.pixels([image]).values()
+            self._num_numbers[image.size] = sum(value.numel() for value in tensors)
+        return self._num_numbers[image.size]
+
+    def pixels(self, images: Sequence[Image]) -> Pixels:
+        """What the vision tower reads, of images of one size on top of each other.
+
+        A processor checks its settings at each call, which takes longer than a small image does.
+        """
+        found = self._call(images, return_tensors="pt")
         return {name: value for name, value in found.items() if name not in TEXT_INPUTS}
 
     def save(self, folder: Path) -> None:
@@ -87,10 +98,10 @@ class ImageInputs:
             more.pop(part, None)
         (folder / PROCESSOR_FILE).write_text(json.dumps(more, indent=2) + "\n", encoding="utf-8")
 
-    def _call(self, image: Image, **more: Any) -> Any:
+    def _call(self, images: Sequence[Image], **more: Any) -> Any:
         return self.processor(
-            text=[self.processor.image_token],
-            images=[image.pixels],
+            text=[self.processor.image_token] * len(images),
+            images=[image.pixels for image in images],
             add_special_tokens=False,
             **more,
         )
@@ -155,14 +166,3 @@ def _without_videos(kind: Any) -> Any:
 
 def _part(name: str, pictures: Any, tokenizer: Any) -> Any:
     return {"image_processor": pictures, "tokenizer": tokenizer}.get(name)
-
-
-def joined(parts: Sequence[Pixels]) -> Iterator[tuple[list[int], Pixels]]:
-    """Inputs of several images as few batches: those whose tensors can be put on top of each other."""
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    for place, part in enumerate(parts):
-        shape = tuple((name, tuple(value.shape[1:])) for name, value in sorted(part.items()))
-        alike.setdefault(shape, []).append(place)
-    for places in alike.values():
-        names = parts[places[0]]
-        yield places, {name: torch.cat([parts[place][name] for place in places]) for name in names}

@@ -122,7 +122,7 @@ class Sight:
     def _grid(self, image: Image) -> tuple[int, int]:
         """Rows and columns of an image's tokens; the same for all images of its size."""
         if image.size not in self._grids:
-            _, rows, columns = self.inputs.pixels(image)["image_grid_thw"][0].tolist()
+            _, rows, columns = self.inputs.pixels([image])["image_grid_thw"][0].tolist()
             self._grids[image.size] = (rows // self._merge, columns // self._merge)
         return self._grids[image.size]
 
