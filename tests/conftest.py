@@ -16,6 +16,7 @@ from ragen2.types import (
     Completion,
     Finish,
     Group,
+    Image,
     Message,
     Prompt,
     Reply,
@@ -69,6 +70,8 @@ def turn_of() -> Callable[..., Turn]:
         finish: Finish = Finish.STOP,
         observation: str = "after",
         action_span: tuple[int, int] = (2, 3),
+        images: Sequence[Image] = (),
+        shown_image: Image | None = None,
     ) -> Turn:
         return Turn(
             prompt_ids_T=np.array(prompt_ids, dtype=np.int64),
@@ -82,6 +85,8 @@ def turn_of() -> Callable[..., Turn]:
             penalty=penalty,
             executed=tuple(executed),
             action_span=action_span,
+            images=tuple(images),
+            shown_image=shown_image,
         )
 
     return make

@@ -30,6 +30,7 @@ from ragen2.reference import board_pictures
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.warmstart import WarmstartConfig
+from seeing_models import tiny_seeing_model
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -245,6 +246,27 @@ def ppo_run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+@pytest.fixture(scope="session")
+def seeing_run(tmp_path_factory) -> Path:
+    """The shortest run of an agent that is shown images."""
+    folder = tmp_path_factory.mktemp("seeing")
+    settings = {
+        "steps": 1,
+        "model.path": tiny_seeing_model(folder / "model"),
+        "diagnostics": '[{kind="vision", resamples=100}]',
+        "env.observation": "image+text",
+        "env.max_turns": 2,
+        "rollout.max_tokens": 8,
+        "rollout.prompts": 4,
+        "rollout.group_size": 4,
+        "evaluation.tasks": 1,
+        "evaluation.probe_prompts": 0,
+    }
+    overrides = [f"--set={name}={value}" for name, value in settings.items()]
+    run(["-m", "ragen2", "train", *overrides, "--out", "run"], folder)
+    return folder / "run"
+
+
 @pytest.fixture
 def page_folder(tmp_path, short_run) -> Path:
     """A folder to run a page's commands in: the short run is there, nothing of the checkout is."""
@@ -361,12 +383,17 @@ def emitted_metrics(run: Path) -> set[str]:
     """Names in a run's records; scopes share one row, ``collapse/SCOPE/...``, and so do buckets."""
     scope = re.compile(r"^collapse/(?:first_turn|turn_\d+|trajectory|probe)/")
     bucket = re.compile(r"^probe/(?:bucket_\d+|all)/")
+    turn = re.compile(r"^vision/turn_\d+/")
     names = {name for record in RunDirectory.open(run).records() for name in record.metrics}
-    return {bucket.sub("probe/BUCKET/", scope.sub("collapse/SCOPE/", name)) for name in names}
+    plain = {turn.sub("vision/first_turn/", name) for name in names}
+    return {bucket.sub("probe/BUCKET/", scope.sub("collapse/SCOPE/", name)) for name in plain}
 
 
-def test_every_metric_of_a_run_is_documented_and_the_other_way_round(short_run, ppo_run):
-    emitted = emitted_metrics(short_run) | emitted_metrics(ppo_run)
+def test_every_metric_of_a_run_is_documented_and_the_other_way_round(
+    short_run, ppo_run, seeing_run
+):
+    runs = (short_run, ppo_run, seeing_run)
+    emitted = {name for one in runs for name in emitted_metrics(one)}
     assert emitted - documented_metrics() == set(), "emitted, but not in docs/metrics.md"
     assert documented_metrics() - emitted == set(), "in docs/metrics.md, but not emitted"
 

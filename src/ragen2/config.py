@@ -37,7 +37,16 @@ from ragen2.component import (
     load_plugin,
     suggest,
 )
-from ragen2.diagnostics import Actions, Collapse, Diagnostic, Flow, Reward, Surface, Triage
+from ragen2.diagnostics import (
+    Actions,
+    Collapse,
+    Diagnostic,
+    Flow,
+    Reward,
+    Surface,
+    Triage,
+    Vision,
+)
 from ragen2.diagnostics.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
 from ragen2.errors import ConfigError
@@ -118,10 +127,11 @@ class Watch(EarlyWarning):
 def default_diagnostics() -> tuple[Diagnostic, ...]:
     """All that is cheap at every step; wider scopes of collapse, and the flow, now and then.
 
+    Vision is silent where no images are shown.
     Together they take less than a tenth of a step of the embedded default (docs/diagnostics/scopes.md).
     """
     wide = Collapse(scopes=("turns", "trajectory"), every=10, max_traces=16, interval="population")
-    return (Surface(), Actions(), Reward(), Triage(), Collapse(), wide, Flow())
+    return (Surface(), Actions(), Reward(), Triage(), Collapse(), wide, Flow(), Vision())
 
 
 class Stops(Settings):

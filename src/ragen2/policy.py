@@ -136,6 +136,14 @@ class GroupPlayer(Protocol):
         ...
 
 
+@runtime_checkable
+class IdsOnly(Protocol):
+    """A sampler that hands prompts on as token ids and nothing else: images would be lost on the way."""
+
+    ids_only: str
+    """What it is, in words for a user."""
+
+
 class Scorer(Protocol):
     """Gives log-probs of text it did not necessarily write."""
 

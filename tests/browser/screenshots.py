@@ -17,6 +17,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests")]
 
 from chromium import Opened, open_file, started_browser  # noqa: E402
 from real_runs import audited, trained, ungrounded_model  # noqa: E402
+from seeing_runs import seeing_run  # noqa: E402
 
 from ragen2.reports.page import write_report  # noqa: E402
 
@@ -87,28 +88,50 @@ STATES = (
     Picture("comparison", "comparison"),
     Picture("comparison-dark", "comparison", dark=True, act=to("#paths")),
     Picture("comparison-phone", "comparison", width=390, height=844, act=to("#overlay", 10)),
+    Picture("seeing-cell", "seeing", act=open_missed_cell),
+    Picture("seeing-replay-dark", "seeing", dark=True, act=to("#replays")),
+    Picture("seeing-curves", "seeing", act=to("#chart-r0-grounding", 110)),
     Picture("audit", "audit"),
     Picture("audit-phone-dark", "audit", dark=True, width=390, height=844),
 )
 
 
-def pages(folder: Path) -> dict[str, Path]:
-    """The pages to look at, made of runs in ``folder``."""
-    filtered = made(folder / "grounded-filtered", *SIZE)
-    unfiltered = made(folder / "grounded-unfiltered", *SIZE, "filter.kind=keep_all")
+def page_of(name: str, folder: Path) -> Path:
+    """A page to look at, made of runs in ``folder``."""
+    makers: dict[str, tuple[Callable[[Path], Path], ...]] = {
+        "healthy": (filtered,),
+        "collapsed": (collapsed,),
+        "comparison": (filtered, unfiltered, collapsed),
+        "audit": (audit,),
+        "seeing": (seeing,),
+    }
+    return write_report([make(folder) for make in makers[name]], folder / f"{name}.html")
+
+
+def filtered(folder: Path) -> Path:
+    return made(folder / "grounded-filtered", *SIZE)
+
+
+def unfiltered(folder: Path) -> Path:
+    return made(folder / "grounded-unfiltered", *SIZE, "filter.kind=keep_all")
+
+
+def collapsed(folder: Path) -> Path:
     model = folder / "ungrounded"
     if not model.exists():
         ungrounded_model(model)
-    collapsed = made(folder / "ungrounded-start", *SIZE, f"model.path={model}")
+    return made(folder / "ungrounded-start", *SIZE, f"model.path={model}")
+
+
+def audit(folder: Path) -> Path:
     log = folder / "verl-log"
-    audit = log / "audit" if log.exists() else audited(log, collapse_at=12, steps=20)
-    found = {
-        "healthy": [filtered],
-        "collapsed": [collapsed],
-        "comparison": [filtered, unfiltered, collapsed],
-        "audit": [audit],
-    }
-    return {name: write_report(runs, folder / f"{name}.html") for name, runs in found.items()}
+    return log / "audit" if log.exists() else audited(log, collapse_at=12, steps=20)
+
+
+def seeing(folder: Path) -> Path:
+    """Scripted: the agent stops looking at the picture half-way."""
+    path = folder / "goes-blind"
+    return path if path.exists() else seeing_run(path, "image+text")
 
 
 def made(path: Path, *overrides: str) -> Path:
@@ -142,11 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     asked.runs.mkdir(parents=True, exist_ok=True)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    found = pages(asked.runs)
+    wanted = [picture for picture in STATES if picture.name.startswith(asked.only)]
+    found = {name: page_of(name, asked.runs) for name in {one.page for one in wanted}}
     with started_browser() as browser:
-        for picture in STATES:
-            if picture.name.startswith(asked.only):
-                sys.stdout.write(f"{take(browser, picture, found[picture.page])}\n")
+        for picture in wanted:
+            sys.stdout.write(f"{take(browser, picture, found[picture.page])}\n")
 
 
 if __name__ == "__main__":

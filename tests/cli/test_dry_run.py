@@ -43,7 +43,8 @@ def test_it_shows_overrides_and_every_default(program: Program) -> None:
     assert found["env"]["kind"] == "FrozenLake"
     assert found["algorithm"]["clip_low"] == 0.2
     kinds = [table["kind"] for table in found["diagnostics"]]
-    assert kinds == ["surface", "actions", "reward", "triage", "collapse", "collapse", "flow"]
+    expected = ["surface", "actions", "reward", "triage", "collapse", "collapse", "flow", "vision"]
+    assert kinds == expected
     assert found["stops"]["empty_steps"] == 5
 
 

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from ragen2.diagnostics import Diagnostic, Evidence
 from ragen2.policy import Pair
 from ragen2.seeding import stream
-from ragen2.types import FloatArray, Group, Message, Prompt, StopReason, Trajectory
+from ragen2.types import FloatArray, Group, Image, Message, Prompt, StopReason, Trajectory
 
 KINDS = Diagnostic.kinds()
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -20,16 +21,22 @@ NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_@]*)+")
 
 
 class HashScorer:
-    """Log-probs that depend on both texts and on nothing else."""
+    """Log-probs that depend on both texts, on the images and on nothing else."""
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         return [
-            stream(str(pair.context_ids_T.tolist()), str(pair.continuation_ids_T.tolist())).uniform(
-                -3.0, -0.1, len(pair.continuation_ids_T)
-            )
-            / temperature
+            self._stream(pair).uniform(-3.0, -0.1, len(pair.continuation_ids_T)) / temperature
             for pair in pairs
         ]
+
+    def _stream(self, pair: Pair) -> np.random.Generator:
+        images = [image.digest for image in pair.images]
+        read = [*pair.context_ids_T.tolist(), *images]
+        return stream(str(read), str(pair.continuation_ids_T.tolist()))
+
+
+def shown(seed: int) -> Image:
+    return Image(np.full((2, 2, 3), seed, np.uint8))
 
 
 def build(kind: str) -> Diagnostic:
@@ -38,18 +45,18 @@ def build(kind: str) -> Diagnostic:
 
 @pytest.fixture
 def evidence(turn_of) -> Evidence:
-    """A batch with a live, a dead and a lonely prompt; trajectories have two turns."""
+    """A batch with a live, a dead and a lonely prompt, all with an image; trajectories have two turns."""
     rewards = {1: [0.0, 1.0, 1.0, 0.0], 2: [1.0, 1.0, 1.0], 3: [0.5]}
 
     def turns(seed: int, luck: int, reward: float):
         ids = [10 * seed + luck, 7, 8, 9]
-        first = turn_of(prompt_ids=[1, seed], ids=ids, reasoning_span=(0, 2), reward=0.0)
-        prompt = [1, seed, *ids, 2]
-        return first, turn_of(prompt_ids=prompt, ids=ids, reasoning_span=(0, 2), reward=reward)
+        seen = {"ids": ids, "reasoning_span": (0, 2), "images": (shown(seed),)}
+        first = turn_of(prompt_ids=[1, seed], reward=0.0, **seen)
+        return first, turn_of(prompt_ids=[1, seed, *ids, 2], reward=reward, **seen)
 
     groups = []
     for seed, returns in rewards.items():
-        prompt = Prompt("E", seed, (Message("user", f"task {seed}"),))
+        prompt = Prompt("E", seed, (Message("user", f"task {seed}", (shown(seed),)),))
         members = [
             Trajectory(prompt, luck, turns(seed, luck, r), StopReason.DONE, solved=r > 0)
             for luck, r in enumerate(returns)
@@ -87,7 +94,7 @@ def test_it_is_a_function_of_the_evidence_and_leaves_it_alone(kind, evidence):
 
 @every_kind
 def test_it_copes_with_trajectories_without_turns(kind):
-    prompt = Prompt("E", 0, ())
+    prompt = Prompt("E", 0, (Message("user", "", (shown(0),)),))
     silent = Trajectory(prompt, 0, (), StopReason.CONTEXT_FULL, solved=False)
     bare = Evidence(1, [Group(prompt, (silent, silent))], HashScorer())
     found = build(kind).measure(bare)

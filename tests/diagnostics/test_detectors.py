@@ -11,6 +11,7 @@ import pytest
 
 from ragen2.diagnostics import Finding, find_failures
 from ragen2.diagnostics.detectors import DETECTORS, noise_of_change
+from ragen2.diagnostics.resampling import wilson_of_trials
 from ragen2.runs.record import StepRecord
 
 STEPS = 60
@@ -30,6 +31,7 @@ class Run:
     stuck: Level = lambda step: 0.05
     swap_p: Level = lambda step: 0.005
     action_p: Level = lambda step: 0.005
+    grounding: Level = lambda step: 0.9
 
 
 def records(run: Run, seed: int) -> list[StepRecord]:
@@ -68,6 +70,9 @@ def records(run: Run, seed: int) -> list[StepRecord]:
         if step == 1 or step % 10 == 0:
             metrics["flow/first_turn/reasoning_action_swap_p_value"] = run.swap_p(step)
             metrics["flow/first_turn/input_action_p_value"] = run.action_p(step)
+            share = float(rng.binomial(32, run.grounding(step)) / 32)
+            metrics["vision/first_turn/grounding"] = share
+            metrics["vision/first_turn/grounding_low"] = wilson_of_trials(share, 32)[0]
         found.append(StepRecord(step=step, metrics=metrics))
     return found
 
@@ -111,6 +116,7 @@ PLANTED = {
     "stuck_actions": Run(stuck=fall(0.05, 0.4)),
     "unused_reasoning": Run(swap_p=lambda step: 0.005 if step < 30 else 0.4),
     "input_blind_actions": Run(action_p=lambda step: 0.005 if step < 30 else 0.4),
+    "image_blind_reasoning": Run(grounding=lambda step: 0.9 if step < 30 else 0.5),
     "template_collapse": Run(information=lambda step: 0.4 if step < 30 else 0.0),
     "low_entropy_collapse": Run(
         information=lambda step: 0.4 if step < 30 else 0.0,

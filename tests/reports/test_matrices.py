@@ -26,7 +26,7 @@ def test_a_matrix_comes_with_its_numbers_and_texts(tmp_path):
     block = blocks[entry["block"]]()
     stored = scope_scores(seed=1)
     assert block["logp_NP"] == stored.logp
-    assert block["prompts"][2] == {"label": "seed 2", "text": "board 2"}
+    assert block["prompts"][2] == {"label": "seed 2", "text": "board 2", "board": None}
     assert block["traces"][5] == {
         "label": "seed 1, play 5",
         "text": "I see board 1",

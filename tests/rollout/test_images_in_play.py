@@ -153,7 +153,7 @@ def test_a_model_that_reads_text_only_is_refused_before_anything_is_played():
         play(ENV, policy, [[Task(100_000, 0)]], Rollout(), key=())
     assert str(error.value) == (
         "FrozenLake shows images, but this model reads text only; choose a vision-language model such "
-        "as ragen2-tiny-vl, or an env.observation without images"
+        "as ragen2-tiny-vl, or take an env.observation without images"
     )
     play(make("FrozenLake"), policy, [[Task(100_000, 0)]], Rollout(), key=())
 

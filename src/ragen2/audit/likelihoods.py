@@ -13,13 +13,14 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ragen2.audit.reservoir import TextTrace
-from ragen2.audit.rollouts import Chat, Prompt
+from ragen2.audit.rollouts import Chat, Prompt, holds_images
 from ragen2.audit.text_model import FEWEST_TRACES, text_scores
 from ragen2.policy import ChatTokenizer, Pair
 from ragen2.scoring import Trace, cross_score
 from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
 
 Kind = Literal["text", "model", "server"]
+IMAGES = "prompts hold images"
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -109,7 +110,8 @@ class PolicyLikelihood:
         """Every trace under every distinct prompt."""
         unused: Counter[str] = Counter()
         traces: list[tuple[Trace, TextTrace]] = []
-        for one in (trace for group in prompts for trace in group):
+        readable, unused[IMAGES] = _readable(prompts)
+        for one in readable:
             trace = Trace(
                 self._context(one), self._ids(self.policy.tokenizer.encode(one.reasoning))
             )
@@ -121,8 +123,8 @@ class PolicyLikelihood:
         if len(fitting) < len(traces):
             unused["longer than the model's context"] = len(traces) - len(fitting)
         matrix = cross_score([trace for trace, _ in fitting], self.policy) if fitting else None
-        reason = "" if matrix else "fewer than two distinct prompts"
-        return Scored(matrix, reason, unused, tuple(one for _, one in fitting))
+        reason = "" if matrix else _too_few(unused)
+        return Scored(matrix, reason, +unused, tuple(one for _, one in fitting))
 
     def _context(self, trace: TextTrace) -> IntArray:
         encode = self.policy.tokenizer.encode
@@ -158,13 +160,14 @@ class ServerLikelihood:
 
     def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
         """Every trace under every distinct prompt, in one call."""
-        traces = [trace for group in prompts for trace in group]
+        unused: Counter[str] = Counter()
+        traces, unused[IMAGES] = _readable(prompts)
         contexts: dict[str, int] = {}
         owners = [
             contexts.setdefault(plain(trace.prompt) + trace.lead, len(contexts)) for trace in traces
         ]
         if len(contexts) < 2:
-            return Scored(None, "fewer than two distinct prompts")
+            return Scored(None, _too_few(unused), +unused)
         pairs = [(context, trace.reasoning) for trace in traces for context in contexts]
         values = self.server.score_texts(pairs)
         owner_N = np.array(owners, dtype=np.int64)
@@ -174,7 +177,20 @@ class ServerLikelihood:
             np.array([len(one) for one in own], dtype=np.int64),
             owner_N,
         )
-        return Scored(matrix, traces=tuple(traces))
+        return Scored(matrix, unused=+unused, traces=tuple(traces))
+
+
+def _readable(prompts: Sequence[Sequence[TextTrace]]) -> tuple[list[TextTrace], int]:
+    """Traces whose prompts are text, and how many others there are: a log has no pixels to score after."""
+    traces = [trace for group in prompts for trace in group]
+    readable = [trace for trace in traces if not holds_images(trace.prompt)]
+    return readable, len(traces) - len(readable)
+
+
+def _too_few(unused: Counter[str]) -> str:
+    if unused[IMAGES]:
+        return f"{IMAGES}, which a model cannot be shown here; leave --model out"
+    return "fewer than two distinct prompts"
 
 
 def plain(prompt: Prompt) -> str:

@@ -18,6 +18,11 @@ Prompt = str | Chat
 _STRIPPED = re.compile(r"(?:^|\n)(system|user|assistant)\n")
 _BARE_TAG = re.compile(r"(?:<[\w-]+>)?")
 
+IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
+"""What chat formats call a part that is an image."""
+IMAGE_NAME = re.compile("[0-9a-f]{32}")
+IMAGE_MARK = re.compile(r"\[image [0-9a-f]{32}\]")
+
 
 class Unusable(Exception):
     """A row that cannot be audited; its text is the reason it is counted under."""
@@ -73,17 +78,42 @@ def is_messages(value: Any) -> bool:
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """All that a message says: separately kept reasoning in think tags, content, tool calls."""
+    """All that a message says: separately kept reasoning in think tags, content, tool calls.
+
+    An image is a mark that equal images share, so that prompts which differ in nothing else are told apart.
+    """
     content = message.get("content")
     if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "".join(part for part in parts if isinstance(part, str))
+        content = "".join(_part_text(part) for part in content if isinstance(part, dict))
     text = content if isinstance(content, str) else ""
+    images = message.get("images")
+    text = "".join(map(image_mark, images if isinstance(images, list) else ())) + text
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         text = f"<think>{reasoning}</think>{text}"
     calls = message.get("tool_calls")
     return text + "".join(_calls(calls)) if isinstance(calls, list) else text
+
+
+def image_mark(image: Any) -> str:
+    """An image of a log, whatever it is there: the name of our own, an address, the data itself."""
+    if isinstance(image, str) and IMAGE_NAME.fullmatch(image):
+        return f"[image {image}]"
+    data = json.dumps(image, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+    return f"[image {hashlib.blake2b(data, digest_size=16).hexdigest()}]"
+
+
+def holds_images(prompt: Prompt) -> bool:
+    """Whether a prompt has marks of images in it: no model can score after those."""
+    texts = [prompt] if isinstance(prompt, str) else [content for _, content in prompt]
+    return any(IMAGE_MARK.search(text) for text in texts)
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return image_mark(part) if str(part.get("type")) in IMAGE_TYPES else ""
 
 
 def dialogue_turns(before: Prompt, messages: Sequence[Mapping[str, Any]]) -> tuple[LoggedTurn, ...]:

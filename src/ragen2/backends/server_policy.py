@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ UNKNOWN_CONTEXT = 1_000_000
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
     """A sampler and a scorer over one server; ``tokenizer`` must be the served model's."""
+
+    ids_only: ClassVar[str] = "a server"
 
     scorer: ServerScorer
     tokenizer: ChatTokenizer

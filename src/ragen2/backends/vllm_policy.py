@@ -27,6 +27,8 @@ class VllmPolicy:
     Before each batch the weights are handed over if they have changed, so nobody has to ask for it.
     """
 
+    ids_only = 'model.engine = "vllm"'
+
     def __init__(self, local: HFPolicy, source: str, *, memory: float) -> None:
         self.local = local
         self.max_context = local.max_context

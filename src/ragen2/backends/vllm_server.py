@@ -22,6 +22,8 @@ from ragen2.types import Completion, FloatArray
 class PushedServer:
     """A Sampler and a Scorer over a server whose weights follow those of ``network``."""
 
+    ids_only = 'model.engine = "server"'
+
     def __init__(self, server: ServerPolicy, network: Any, folder: Path | None = None) -> None:
         self.server = server
         self.max_context = min(

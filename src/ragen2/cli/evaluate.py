@@ -225,6 +225,7 @@ def write_json(file: Path, model: str, verdict: Verdict) -> None:
 OWN_SETTINGS = ("plugins", "env", "rollout", "evaluation")
 """What a run brings to its evaluation; the rest of its file is about training."""
 COLLAPSE = "collapse/first_turn/"
+VISION = "vision/first_turn/"
 ROWS = (
     ("eval/success", "success"),
     ("eval/reward", "reward"),
@@ -237,6 +238,11 @@ ROWS = (
     (f"{COLLAPSE}mi_bound", "  its bound log P"),
     (f"{COLLAPSE}conditional_entropy", "H(Z|X) (nats a token)"),
     (f"{COLLAPSE}reasoning_entropy", "H(Z) (nats a token)"),
+    (f"{VISION}retrieval_accuracy", "retrieval of the image"),
+    (f"{VISION}retrieval_chance", "  chance"),
+    (f"{VISION}grounding", "own image likelier than another"),
+    (f"{VISION}image_mi", "MI with the image alone"),
+    (f"{VISION}text_mi", "MI with the words alone"),
 )
 SCOPE_COLUMNS = (
     ("num_traces", "traces", "{:.0f}"),

@@ -10,7 +10,7 @@ from ragen2.errors import RunError
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
-from ragen2.runs.trajectories import group_lines
+from ragen2.runs.trajectories import group_lines, images_of
 
 if TYPE_CHECKING:
     from ragen2.trainer.assess import Verdict
@@ -40,6 +40,7 @@ def finish_run(run: RunDirectory, verdict: Verdict) -> None:
     """Trajectories and numbers, in place of those of an earlier evaluation there."""
     run.rewind(STEP - 1)
     run.save_rollouts(STEP, verdict.groups)
+    run.images.save(STEP, (image for group in verdict.evaluated for image in images_of(group)))
     lines = [line for group in verdict.evaluated for line in group_lines(group, STEP)]
     file = run.path / EVALUATED_FILE
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,7 @@ def report(
 
     Example: ragen2 report runs/first --figures figures --format png
     """
+    from ragen2.reports.data.pictures import missing_images
     from ragen2.reports.data.report import report_of
     from ragen2.reports.figures import FORMATS, load_matplotlib
     from ragen2.reports.load import load
@@ -54,8 +56,11 @@ def report(
     if page.is_dir():
         raise RunError(f"--out {page} is a folder; give a file such as {page / 'report.html'}")
     runs = [load(path) for path in paths]
+    lost = [line for run in runs if (line := missing_images(run))]
     written = write_page(report_of(runs), page)
     print(f"report {written} ({written.stat().st_size / 1e6:.1f} MB)")
+    for line in lost:  # the page says so, too, where they would be
+        print(f"ragen2: {line}", file=sys.stderr)
     if figures is not None:
         from ragen2.reports.paper import write_figures
 

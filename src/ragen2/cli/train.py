@@ -187,10 +187,12 @@ def _train_one(
     if dry_run:
         print(dump_config(config), end="")
         return
+    from ragen2.rollout.sight import refuse_unseen
     from ragen2.runs.store import RunDirectory
 
     path = _new_path(config, out)
     with _open(config, world) as agent:
+        refuse_unseen(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
         _run(config, agent, run, None, world)
 

@@ -15,6 +15,7 @@ from ragen2.diagnostics.regime import Regime, explain_regime, regime
 from ragen2.diagnostics.reward import Reward, reward_spread
 from ragen2.diagnostics.surface import Surface, surface
 from ragen2.diagnostics.triage import Label, Triage, Triaged, triage
+from ragen2.diagnostics.vision import Vision
 from ragen2.diagnostics.warning import EarlyWarning, WarningState
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Surface",
     "Triage",
     "Triaged",
+    "Vision",
     "WarningState",
     "action_information",
     "dependence",

@@ -28,6 +28,8 @@ LATEST = 5
 """How many of the newest measurements speak for the present."""
 LOST = 0.05
 """A link that once was significant counts as lost when its newest p-values are above this."""
+BLIND = 0.5
+"""How often the own image beats another one where reasoning does not look at it."""
 _REGIME_NEEDS = {
     "retrieval_p_value",
     "retrieval_above_chance",
@@ -214,6 +216,22 @@ def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
     )
 
 
+def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
+    """The image made its reasoning likelier than another would once; it no longer does."""
+    steps, low = series(records, "vision/first_turn/grounding_low")
+    share = series(records, "vision/first_turn/grounding")[1]
+    if len(low) < 4 or min(low[:2]) <= BLIND or max(low[-2:]) > BLIND:
+        return None
+    looked = [index for index, value in enumerate(low) if value > BLIND]
+    return Finding(
+        "image_blind_reasoning",
+        steps[looked[-1] + 1],
+        "severe",
+        "Reasoning no longer depends on the image: it is as likely after another one",
+        {"first_grounding": share[0], "last_grounding": share[-1]},
+    )
+
+
 DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
     reasoning_collapse,
     entropy_gaming,
@@ -222,6 +240,7 @@ DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
     stuck_actions,
     unused_reasoning,
     input_blind_actions,
+    image_blind_reasoning,
 )
 
 

@@ -1,21 +1,23 @@
 """Vision: does reasoning depend on the picture, or only talk as if it did?
 
-With Z a reasoning, I the images of its prompt, T its words, and a bar for the mean over a batch's prompts:
+With Z a reasoning, I the images of its prompt, T the words, and a prime for another prompt's (means over the
+primed are over all prompts, the own one too; log-probs are a token):
 
-    whole_mi = mean of log p(Z|I,T) - log of the mean over X' of p(Z|X')      what the prompt says about Z
-    image_mi = mean of log p(Z|I,T) - log of the mean over I' of p(Z|I',T)    of which the picture alone
-    text_mi  = mean of log p(Z|I,T) - log of the mean over T' of p(Z|I,T')    of which the words alone
-    shared_mi = whole_mi - image_mi - text_mi     what both say (above 0), or only both together (below)
+    whole_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T')    all that the reasoning takes from its prompt
+    image_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T)     the picture's part: only it is exchanged
+    text_mi   = mean of log p(Z|I,T) - log mean p(Z|I,T')     the words' part
+    shared_mi = whole_mi - image_mi - text_mi                 above 0 where one makes up for the other,
+                                                              below 0 where the reasoning needs both
 
     grounding = how often the own picture makes Z likelier than another one: 1/2 is blind
-    drop      = mean of log p(Z|I,T) - log p(Z|I',T), a token
+    drop      = mean of log p(Z|I,T) - log p(Z|I',T)
 
 Agents that talk fluently about a picture they no longer look at have image_mi near 0 and grounding near 1/2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,7 +38,7 @@ from ragen2.scoring.image_swaps import (
 )
 from ragen2.scoring.traces import of_first_prompts
 from ragen2.seeding import stream
-from ragen2.types import FloatArray
+from ragen2.types import FloatArray, Group
 
 FEWEST_TRACES = 8
 """Reasonings a turn position needs to be measured."""
@@ -90,11 +92,10 @@ class Vision(Diagnostic):
 
     def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
         """Turn by turn, if images are shown at all; the same evidence always gives the same traces."""
-        turns = [turn for g in evidence.groups for one in g.trajectories for turn in one.turns]
-        if not any(turn.images for turn in turns):
+        if not _shows_images(evidence.groups):
             return
         longest = max(len(one.turns) for g in evidence.groups for one in g.trajectories)
-        for number in range(1, longest + 1):
+        for number in range(1, max(longest, 1) + 1):
             rng = stream(evidence.seed, "vision traces", evidence.step, number)
             drawn = alike(turn_traces(evidence.groups, number, None, rng))
             if number == 1:
@@ -176,6 +177,14 @@ def _share_interval(
         student_quantile(float(spread.freedom_M[0])),
         fewest=count,
         most=count * scores.swapped_NS.shape[1],
+    )
+
+
+def _shows_images(groups: Sequence[Group]) -> bool:
+    return any(
+        any(message.images for message in group.prompt.messages)
+        or any(turn.images for one in group.trajectories for turn in one.turns)
+        for group in groups
     )
 
 

@@ -7,7 +7,7 @@ trajectories hold everything a run directory does, so that nothing is lost on th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,10 @@ from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import DependencyError, EnvError, RunError
 from ragen2.rollout import Rollout, Task
 from ragen2.rollout.context import system_message, turn_message
+from ragen2.rollout.sight import refuse_images
+from ragen2.runs.images import ImageStore
 from ragen2.runs.trajectories import group_lines, groups_of
-from ragen2.types import Group
+from ragen2.types import Group, Image
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -27,6 +29,7 @@ Row = dict[str, Any]
 
 def prompt_rows(env: Env, seeds: Iterable[int], rollout: Rollout | None = None) -> list[Row]:
     """The first prompt of each task, as chat messages: ``env``, ``seed``, ``held_out``, ``prompt``."""
+    refuse_images(env, "a row of chat messages")
     form = (rollout or Rollout()).form
     rows = []
     for seed in seeds:
@@ -69,9 +72,14 @@ def trajectory_rows(groups: Sequence[Group], step: int = 0) -> list[Row]:
     return rows
 
 
-def groups_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Group]:
-    """The groups that ``trajectory_rows`` was given."""
-    return groups_of(json.dumps(dict(row)) for row in rows)
+def groups_from_rows(
+    rows: Iterable[Mapping[str, Any]], image: Callable[[str], Image] | None = None
+) -> list[Group]:
+    """The groups that ``trajectory_rows`` was given.
+
+    Rows hold the names of images; ``image`` finds them (``ImageStore(run).read``), None leaves them out.
+    """
+    return groups_of((json.dumps(dict(row)) for row in rows), image)
 
 
 def run_rows(run: Path, step: int) -> list[Row]:
@@ -81,7 +89,7 @@ def run_rows(run: Path, step: int) -> list[Row]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}") from error
-    return trajectory_rows(groups_of(lines), step)
+    return trajectory_rows(groups_of(lines, ImageStore(run).read), step)
 
 
 def to_dataset(rows: Sequence[Row]) -> Dataset:

@@ -14,6 +14,7 @@ import numpy as np
 from ragen2.envs import Env, Episode
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import DependencyError, EnvError
+from ragen2.rollout.sight import refuse_images
 
 TESTED = "0.10"
 """The minor version whose calls are used here."""
@@ -84,6 +85,7 @@ class TextEnvironment(Environment):  # type: ignore[misc]
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, env: Env) -> None:
+        refuse_images(env, "an observation of OpenEnv")
         super().__init__()
         self.env = env
         self._rng = np.random.default_rng()

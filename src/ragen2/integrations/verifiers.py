@@ -23,6 +23,7 @@ from ragen2.errors import DependencyError, EnvError
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
+from ragen2.rollout.sight import refuse_images
 from ragen2.types import Completion, Finish, Trajectory, Turn
 
 TESTED = "0.4"
@@ -99,6 +100,7 @@ class RagenTaskset(vf.Taskset[RagenTask, RagenTasksetConfig]):  # type: ignore[m
         """Held-out seeds from 0 on, or training seeds without end."""
         config = self.config
         env = make(config.kind, **config.settings)
+        refuse_images(env, "a task of verifiers")
         rollout = {
             "thinking": config.thinking,
             "actions_per_turn": config.actions_per_turn,

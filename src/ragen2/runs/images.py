@@ -44,6 +44,10 @@ class ImageStore:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
         self._places().update(dict.fromkeys(new, path))
 
+    def has(self, digest: str) -> bool:
+        """Whether an image is kept."""
+        return digest in self._places()
+
     def file(self, digest: str) -> bytes:
         """The PNG file of an image."""
         path = self._places().get(digest)

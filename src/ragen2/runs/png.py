@@ -25,12 +25,15 @@ def png_bytes(image: PixelArray) -> bytes:
     height, width, channels = image.shape
     if channels != 3 or image.dtype != np.uint8:
         raise ValueError(f"an image must be height x width x 3 bytes, got {image.shape}")
-    colours, index = np.unique(image.reshape(-1, 3).view(_Bytes), return_inverse=True)
+    red, green, blue = (image[..., channel].astype(np.uint32) for channel in range(3))
+    pixels = red << 16 | green << 8 | blue
+    colours = np.unique(pixels)
     if len(colours) > 256:
         return _file(width, height, 8, RGB, image.reshape(height, width * 3))
     bits = next(bits for bits in (1, 2, 4, 8) if len(colours) <= 2**bits)
-    rows = _packed(index.reshape(height, width).astype(np.uint8), bits)
-    return _file(width, height, bits, PALETTE, rows, _chunk(b"PLTE", colours.tobytes()))
+    rows = _packed(np.searchsorted(colours, pixels).astype(np.uint8), bits)
+    palette = colours.astype(">u4")[:, None].view(np.uint8)[:, 1:]
+    return _file(width, height, bits, PALETTE, rows, _chunk(b"PLTE", palette.tobytes()))
 
 
 def read_png(data: bytes) -> PixelArray:
@@ -61,10 +64,6 @@ def read_png(data: bytes) -> PixelArray:
     if index.max() >= len(palette):
         raise ValueError("its palette is damaged")
     return palette[index]
-
-
-_Bytes = np.dtype("V3")
-"""A pixel as one value, so that whole colours are compared."""
 
 
 def _packed(index: PixelArray, bits: int) -> PixelArray:

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ragen2.policy import Pair, Scorer
+from ragen2.scoring.matrix import summed_scores
 from ragen2.types import BoolArray, FloatArray, Group, Image, IntArray, Turn, reading_key
 
 
@@ -98,7 +99,7 @@ def score_flow(
         return None
     limit = scorer.max_context if isinstance(scorer, _Bounded) else None
     contexts = _Contexts(traces, partner_NS, limit)
-    logp = _summed(
+    logp = summed_scores(
         [*contexts.own, *contexts.swapped, *contexts.blank, *contexts.redirected],
         scorer,
         temperature,
@@ -148,18 +149,6 @@ def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> Int
     taken = len(trace.prompt_ids_T) + len(trace.between_ids_T) + len(trace.action_ids_T)
     room = max(limit - taken, len(trace.reasoning_ids_T))
     return other.reasoning_ids_T[-room:]
-
-
-def _summed(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
-    """Log-prob of each continuation as a whole; equal pairs are scored once."""
-    keys = [
-        (reading_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
-        for pair in pairs
-    ]
-    distinct = dict(zip(keys, pairs, strict=True))
-    scores = scorer.score(list(distinct.values()), temperature)
-    logp = {key: float(values.sum()) for key, values in zip(distinct, scores, strict=True)}
-    return np.array([logp[key] for key in keys])
 
 
 def _partners(owner_N: IntArray, swaps: int, rng: np.random.Generator) -> IntArray:

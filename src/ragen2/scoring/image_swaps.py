@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2.policy import Pair, Scorer
-from ragen2.scoring.matrix import distinct_prompts
+from ragen2.scoring.matrix import distinct_prompts, summed_scores
 from ragen2.scoring.traces import Trace
-from ragen2.types import FloatArray, Image, IntArray, ScoreMatrix, reading_key
+from ragen2.types import FloatArray, Image, IntArray, ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def swap_matrices(
         lambda one, other: Pair(other.prompt_ids_T, one.reasoning_ids_T, one.images),
     ]
     pairs = [way(one, other) for way in ways for one in traces for other in prompts]
-    logp = _summed(pairs, scorer, temperature).reshape(3, len(traces), len(prompts))
+    logp = summed_scores(pairs, scorer, temperature).reshape(3, len(traces), len(prompts))
     length_N = _lengths(traces)
     whole, image, text = (ScoreMatrix(each, length_N, owner_N) for each in logp)
     return SwapMatrices(whole, image, text)
@@ -89,7 +89,7 @@ def exchange_last_image(
         for other in rng.choice(others, size=width, replace=False).tolist():
             swapped = (*one.images[:-1], images[other])
             pairs.append(Pair(one.prompt_ids_T, one.reasoning_ids_T, swapped))
-    logp = _summed(pairs, scorer, temperature)
+    logp = summed_scores(pairs, scorer, temperature)
     swapped_NS = logp[len(traces) :].reshape(len(traces), width)
     return ImageExchange(logp[: len(traces)], swapped_NS, _lengths(traces), owner_N)
 
@@ -100,15 +100,3 @@ def _sizes(trace: Trace) -> tuple[tuple[int, int], ...]:
 
 def _lengths(traces: Sequence[Trace]) -> IntArray:
     return np.array([len(trace.reasoning_ids_T) for trace in traces], dtype=np.int64)
-
-
-def _summed(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
-    """Log-prob of each continuation as a whole; equal pairs are scored once."""
-    keys = [
-        (reading_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
-        for pair in pairs
-    ]
-    distinct = dict(zip(keys, pairs, strict=True))
-    scores = scorer.score(list(distinct.values()), temperature)
-    logp = {key: float(values.sum()) for key, values in zip(distinct, scores, strict=True)}
-    return np.array([logp[key] for key in keys])

@@ -13,7 +13,7 @@ from ragen2.errors import ConfigError
 from ragen2.policy import Pair, Scorer
 from ragen2.scoring.traces import Trace, first_of_prompts
 from ragen2.seeding import stream
-from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
+from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix, reading_key
 
 
 def cross_score(
@@ -46,6 +46,18 @@ def cross_score(
         scored_NP = draw_columns(owner_N, len(prompts), others, rng or stream("cross_score"))
     logp_NP = _score(traces, prompts, scored_NP, scorer, temperature)
     return ScoreMatrix(logp_NP=logp_NP, length_N=length_N, owner_N=owner_N)
+
+
+def summed_scores(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
+    """Log-prob of each continuation as a whole; equal pairs are scored once."""
+    keys = [
+        (reading_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
+        for pair in pairs
+    ]
+    distinct = dict(zip(keys, pairs, strict=True))
+    scores = scorer.score(list(distinct.values()), temperature)
+    logp = {key: float(values.sum()) for key, values in zip(distinct, scores, strict=True)}
+    return np.array([logp[key] for key in keys])
 
 
 def distinct_prompts(traces: Sequence[Trace]) -> tuple[list[Trace], IntArray]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ragen2.diagnostics import Collapse, Evidence, regime
+from ragen2.diagnostics import Collapse, Diagnostic, Evidence, Vision, regime
 from ragen2.diagnostics.collapse import PREFIX
 from ragen2.policy import TextSampler
 from ragen2.rollout import Task, play
+from ragen2.rollout.sight import refuse_unseen
 from ragen2.trainer.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def assess(config: RunConfig, policy: Policy | TextSampler) -> Verdict:
 
     The groups of a model that gives words alone are played all the same: they can be audited.
     """
+    refuse_unseen(config.env, policy, config.rollout)
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
     metrics, evaluated = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
@@ -58,13 +60,15 @@ def measure_collapse(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Cross-score ``groups``: all first turns, and where there are more turns, samples of those too.
 
-    Returns metrics under ``collapse/<scope>/`` and the reasons for what could not be measured.
+    Returns metrics under ``collapse/<scope>/``, with images also under ``vision/<turn>/``, and the
+    reasons for what could not be measured.
     """
     every_trace = max(2, config.rollout.prompts * config.rollout.group_size)
-    diagnostics = [Collapse(max_traces=every_trace, resamples=RESAMPLES)]
+    diagnostics: list[Diagnostic] = [Collapse(max_traces=every_trace, resamples=RESAMPLES)]
     if config.env.max_turns > 1:
         wide = Collapse(scopes=("turns", "trajectory"), resamples=RESAMPLES, interval="population")
         diagnostics.append(wide)
+    diagnostics.append(Vision(resamples=RESAMPLES))
     evidence = Evidence(0, groups, policy, config.rollout.temperature, seed=config.seed)
     metrics: dict[str, float] = {}
     absent: dict[str, str] = {}

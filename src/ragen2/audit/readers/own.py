@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ragen2.audit.readers.base import Reader, Row, has
-from ragen2.audit.rollouts import LoggedRollout, LoggedTurn, Unusable, chat_of, number, whole
+from ragen2.audit.rollouts import (
+    LoggedRollout,
+    LoggedTurn,
+    Unusable,
+    chat_of,
+    image_mark,
+    number,
+    whole,
+)
 
 
 def _matches(row: Row) -> bool:
@@ -21,7 +29,7 @@ def _read(row: Row) -> list[LoggedRollout]:
     for turn in turns:
         text = _written(turn)
         logged.append(LoggedTurn(tuple(seen), text))
-        seen += [("assistant", text), ("user", str(turn.get("observation", "")))]
+        seen += [("assistant", text), ("user", _shown(turn))]
     return [
         LoggedRollout(
             tuple(logged),
@@ -31,6 +39,12 @@ def _read(row: Row) -> list[LoggedRollout]:
             solved=row.get("solved") if isinstance(row.get("solved"), bool) else None,
         )
     ]
+
+
+def _shown(turn: Row) -> str:
+    """What came back: the words, after a mark of the image if there was one."""
+    image = turn.get("shown_image")
+    return (image_mark(image) if image else "") + str(turn.get("observation", ""))
 
 
 def _written(turn: Row) -> str:

@@ -117,7 +117,7 @@ def open_inputs(source: str, options: dict[str, Any], config: Any, tokenizer: An
         pictures = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
         named, _ = ProcessorMixin.get_processor_dict(source, **options)
     except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split()).partition(". ")[0][:200]
         raise ModelError(f"its image processor cannot be opened: {reason}") from error
     maker = _without_videos(_class_of(named, config))
     parts = [_part(name, pictures, tokenizer) for name in maker.get_attributes()]

@@ -9,10 +9,10 @@ from typing import Any
 from ragen2.backends.hf import HFPolicy
 from ragen2.envs.base import Env
 from ragen2.errors import ConfigError, EnvError
-from ragen2.integrations.trl.env_tools import refuse_images
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
+from ragen2.rollout.sight import refuse_images
 from ragen2.types import Trajectory
 
 TASK = "task"
@@ -28,7 +28,7 @@ class EnvRollout:
     """
 
     def __init__(self, env: Env, rollout: Rollout | None = None) -> None:
-        refuse_images(env)
+        refuse_images(env, "a row of TRL")
         self.env = env
         self.rollout = rollout or Rollout()
         if self.rollout.history != "full":

@@ -8,6 +8,7 @@ from typing import Any
 
 from ragen2.envs.base import Env, Episode
 from ragen2.errors import ConfigError
+from ragen2.rollout.sight import refuse_images
 
 OVER = "The episode is over."
 _LUCKS = 2**20
@@ -65,20 +66,11 @@ class ToolEnvironment:
         return f"{self._episode.observation}\nActions left {left}"
 
 
-def refuse_images(env: Env) -> None:
-    """Raise where an environment shows what a row of TRL cannot hold."""
-    if env.shows_images:
-        raise ConfigError(
-            f"{env.kind} shows images, and a row of TRL holds text only; use ragen2 train, or an "
-            "observation without images"
-        )
-
-
 def env_tools(env: Env) -> Callable[[], ToolEnvironment]:
     """An ``environment_factory`` for ``env``; each instance has luck of its own, on every process."""
     from accelerate import PartialState
 
-    refuse_images(env)
+    refuse_images(env, "a row of TRL")
     state = PartialState()
     numbers = count(state.process_index, state.num_processes)
     return lambda: ToolEnvironment(env, next(numbers))

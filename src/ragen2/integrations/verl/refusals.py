@@ -72,6 +72,11 @@ def _of_model(config: RunConfig) -> list[str]:
 
 def _of_the_rest(config: RunConfig) -> list[str]:
     rollout, found = config.rollout, []
+    if config.env.shows_images:
+        found.append(
+            f"{config.env.kind} shows images, and a row of verl holds text only; use our own engine, or "
+            "an observation without images"
+        )
     if rollout.history != "full":
         found.append(
             f"rollout.history is {rollout.history!r}, but a row of verl is one conversation that only "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,9 @@ from ragen2.reports.load import Run
 COLOURS = 6
 """Lines that a chart can tell apart."""
 SCOPE_NAMES = {"trajectory": "all turns", PROBE: "probe set"}
+
+
+VISION = re.compile(r"vision/(?:first_turn|turn_\d+)/grounding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,14 @@ class Chart:
 
 def charts_of(run: Run) -> list[Chart]:
     """Charts with at least one measured series."""
-    found = [*_main(run), *_scopes(run.recorded), *_filter_and_reward(), *_text(run), *_update()]
+    found = [
+        *_main(run),
+        *_scopes(run.recorded),
+        *_vision(run.recorded),
+        *_filter_and_reward(),
+        *_text(run),
+        *_update(),
+    ]
     return [chart for chart in found if any(line.metric in run.recorded for line in chart.series)]
 
 
@@ -124,6 +135,38 @@ def _scopes(recorded: frozenset[str]) -> list[Chart]:
                 Chart(f"{metric}_{key}", f"{title}, {words}", lines, guides, unit, 0.0, ceiling)
             )
     return found
+
+
+def _vision(recorded: frozenset[str]) -> list[Chart]:
+    """What reasoning takes from images; nothing where none were shown."""
+    turns = [name.split("/")[1] for name in recorded if VISION.fullmatch(name)]
+    ordered = sorted(
+        turns, key=lambda turn: int(turn.removeprefix("turn_")) if turn != FIRST_TURN else 1
+    )
+    stem = f"vision/{FIRST_TURN}/"
+    parts = (("whole", "prompt"), ("image", "image alone"), ("text", "words alone"))
+    return [
+        Chart(
+            "grounding",
+            "Grounding in the image",
+            [
+                Line(f"vision/{turn}/grounding", _turn_label(turn))
+                for turn in spread_over(ordered, COLOURS)
+            ],
+            unit="share",
+            floor=0.0,
+            ceiling=1.0,
+            about="How often a reasoning is likelier with its own image than with another; 1/2 is blind.",
+        ),
+        Chart(
+            "image_information",
+            "What the image tells, and the words",
+            [Line(f"{stem}{part}_mi", words) for part, words in parts],
+            unit="nats a token",
+            floor=0.0,
+            about="I(X;Z) when the whole prompt is exchanged, only its image, only its words.",
+        ),
+    ]
 
 
 def _turn_label(scope: str) -> str:

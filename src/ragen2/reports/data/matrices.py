@@ -65,7 +65,7 @@ def block_of(
         "length_N": scores.length,
         "owner_N": scores.owner,
         "prompts": [
-            {"label": label, "text": text, "board": board(text), **seen_of(image, picture)}
+            {"label": label, "text": text, "board": board(text), **seen_of([image], picture)}
             for label, text, image in zip(scores.prompt_labels, scores.prompts, images, strict=True)
         ],
         "traces": [

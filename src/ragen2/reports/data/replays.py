@@ -58,10 +58,10 @@ def episode_of(
     shown = messages[-1]["content"] if messages else ""
     turns = []
     for turn in row["turns"]:
-        image = _newest(turn.get("images"))
-        turns.append(_turn(turn, _view(shown, boards, seen_of(image, picture))))
+        images = seen_of(turn.get("images", ()), picture)
+        turns.append(_turn(turn, _view(shown, boards, images)))
         shown = turn["observation"]
-    last = row["turns"][-1].get("shown_image", "") if row["turns"] else ""
+    last = [turn.get("shown_image") for turn in row["turns"][-1:]]
     return {
         "label": f"seed {row['seed']}, play {row['luck']}",
         "env": row["env"],
@@ -74,7 +74,7 @@ def episode_of(
         "kept": kept,
         "system": "\n".join(cut(one["content"]) for one in messages if one["role"] == "system"),
         "turns": turns,
-        "end": _view(shown, boards, seen_of(str(last), picture)) if turns else None,
+        "end": _view(shown, boards, seen_of(last, picture)) if turns else None,
     }
 
 
@@ -101,11 +101,6 @@ def _adds(turn: Row) -> bool:
 def _view(text: str, boards: Boards, seen: dict[str, Any]) -> dict[str, Any]:
     """What was shown: words, the board they tell of, and the image, where there are any."""
     return {"text": cut(text), "board": boards.read(text), **seen}
-
-
-def _newest(images: object) -> str:
-    """The image that a turn was about: the last of those in its prompt."""
-    return str(images[-1]) if isinstance(images, list) and images else ""
 
 
 def _maker(run: Run, path: Path, record: StepRecord) -> Callable[[], Any]:

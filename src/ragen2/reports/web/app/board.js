@@ -144,24 +144,27 @@ function legendMark(one, ground) {
   );
 }
 
-// Images that the agent was shown, or that one is missing; null where it was shown none.
-function imagesOf(view, label) {
+const LOST = "The image is missing from the run directory, or too large for this page.";
+
+// The image that the agent was shown, and the board that its words tell of, side by side; null where
+// there is neither.
+function picturesOf(view, label) {
   const images = (view.images || []).filter((uri) => /^data:image\/(png|jpeg|gif|webp);base64,/.test(uri));
-  if (!images.length && !view.image_missing) return null;
+  const parts = images.map((uri, i) => ["Image", el("img", { src: uri, alt: `${label}, image ${i + 1}` })]);
+  if (view.image_missing) parts.push(["Image", el("p", { class: "quiet small" }, LOST)]);
+  if (view.board) parts.push(["Told in words", boardPicture(view.board)]);
+  if (!parts.length) return null;
   return el(
     "div",
-    { class: "seen" },
-    images.map((uri, i) => el("img", { src: uri, alt: `${label}, image ${i + 1}` })),
-    view.image_missing &&
-      el("p", { class: "quiet" }, "The image is missing from the run directory, or too large for this page."),
+    { class: "pictures" },
+    parts.map(([name, shown]) =>
+      el("figure", {}, parts.length > 1 && el("figcaption", {}, name), shown),
+    ),
   );
 }
 
-// A board read off the text, and the image, side by side; null where there is neither.
-function picturesOf(view, label) {
-  const images = imagesOf(view, label);
-  if (!view.board && !images) return null;
-  return el("div", { class: "pictures" }, view.board && boardPicture(view.board), images);
+function isPictured(view) {
+  return Boolean(view.board || view.images?.length || view.image_missing);
 }
 
 // What the agent saw: as a picture where there is one, and always as the text it read.

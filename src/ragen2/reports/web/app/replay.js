@@ -206,7 +206,7 @@ function episodePlayer(episode) {
 function turnScene(turn, i) {
   return el(
     "div",
-    { class: `scene ${turn.seen.board || turn.seen.images?.length ? "" : "text"}` },
+    { class: `scene ${isPictured(turn.seen) ? "" : "text"}` },
     el(
       "div",
       { class: "said-by" },
@@ -263,7 +263,7 @@ function endScene(episode) {
   const [tone, word] = outcome(episode);
   return el(
     "div",
-    { class: `scene ${episode.end.board ? "" : "text"}` },
+    { class: `scene ${isPictured(episode.end) ? "" : "text"}` },
     el(
       "div",
       { class: "said-by" },
