@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.config import load_config, load_run
+from ragen2.config import RunConfig, load_config, load_run
+from ragen2.diagnostics import Reward, Surface
 from ragen2.errors import ConfigError
 from ragen2.experiments.analyses import ANALYSES, find_analysis
 from ragen2.experiments.grid import SCALES, experiment_names
-from ragen2.experiments.plan import Plan, make_plan, write_run_files
+from ragen2.experiments.plan import Plan, config_key, make_plan, write_run_files
 from ragen2.trainer.warmstart import WarmstartConfig
 
 OUT = Path("out")
@@ -174,3 +175,11 @@ def test_cells_of_a_smaller_model_start_from_it_whatever_the_task_names(tmp_path
     mini = [cell for cell in plan.cells if cell.labels.get("model") == "mini"]
     assert {cell.labels["task"] for cell in mini} >= {"FrozenLake", "Sokoban"}
     assert all(cell.model.startswith(f"{cell.labels['task']}-mini-") for cell in mini)
+
+
+def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
+    bare = RunConfig()
+    assert config_key(bare) == config_key(RunConfig(seed=3, steps=bare.steps))
+    surface, reward = (RunConfig(diagnostics=(one,)) for one in (Surface(), Reward()))
+    assert config_key(surface) != config_key(reward)
+    assert config_key(RunConfig(steps=bare.steps + 1)) != config_key(bare)

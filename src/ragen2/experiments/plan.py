@@ -142,9 +142,12 @@ def make_plan(
 
 
 def config_key(config: RunConfig) -> str:
-    """A short name of everything that decides a run's result, but for its seed."""
-    data = config.model_dump(mode="json", exclude={"seed", "logging"})
-    return _digest(data)
+    """A short name of everything that decides a run's result, but for its seed.
+
+    Settings that have their default are left out, so that a run keeps its name when a new one is added.
+    """
+    whole = config.model_dump(mode="json", exclude={"seed", "logging"})
+    return _digest(_with_kind(config.model_dump(mode="json", exclude_defaults=True), whole))
 
 
 def _cells(
@@ -262,6 +265,16 @@ def _with_path(data: Tables, path: str) -> Tables:
 
 def _told(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "the only cell"
+
+
+def _with_kind(told: Any, whole: Any) -> Any:
+    """``told`` as far as ``whole`` has it, and the kind of every component, which is always a default."""
+    if isinstance(whole, dict):
+        kind = {"kind": whole["kind"]} if "kind" in whole else {}
+        return kind | {key: _with_kind(told[key], whole[key]) for key in told if key in whole}
+    if isinstance(whole, list):
+        return [_with_kind(*pair) for pair in zip(told, whole, strict=True)]
+    return told
 
 
 def _digest(data: Mapping[str, Any]) -> str:
