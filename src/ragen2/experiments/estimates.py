@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragen2.backends.settings import EMBEDDED, NewModel
+from ragen2.backends.settings import EMBEDDED, NewModel, NewVision
 from ragen2.config import RunConfig
 
 GIB = 2**30
@@ -48,6 +48,8 @@ class Shape:
     intermediate: int
     vocabulary: int
     is_tied: bool = True
+    tower: int = 0
+    """Weights of the part that reads images."""
 
     @property
     def parameters(self) -> int:
@@ -55,7 +57,7 @@ class Shape:
         attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
         block = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         tables = self.vocabulary * self.hidden * (1 if self.is_tied else 2)
-        return tables + self.layers * block + self.hidden
+        return tables + self.layers * block + self.hidden + self.tower
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ KNOWN: dict[str, Shape] = {
     "qwen2.5-0.5b": Shape(896, 24, 14, 2, 64, 4864, 151_936),
     "qwen2.5-1.5b": Shape(1536, 28, 12, 2, 128, 8960, 151_936),
     "qwen2.5-3b": Shape(2048, 36, 16, 2, 128, 11_008, 151_936),
+    "qwen2.5-vl-3b": Shape(2048, 36, 16, 2, 128, 11_008, 151_936, tower=668_700_000),
     "qwen2.5-7b": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, is_tied=False),
     "llama-3.2-3b": Shape(3072, 28, 24, 8, 128, 8192, 128_256),
 }
@@ -105,7 +108,7 @@ def shape_of(path: str, new: NewModel | None = None) -> Shape | None:
     if new is not None:
         return Shape(
             new.hidden, new.layers, new.heads, new.heads, new.hidden // new.heads, new.intermediate,
-            new.vocabulary,
+            new.vocabulary, tower=_tower(new.vision, new.hidden) if new.vision else 0,
         )  # fmt: skip
     folder = Path(__file__).parents[1] / "models" / path if path == EMBEDDED else Path(path)
     if (folder / "config.json").is_file():
@@ -171,6 +174,13 @@ def _update_seconds(config: RunConfig, shape: Shape, device: Device, tokens: flo
     if config.algorithm.kind == "ppo":
         passes += 8.0 * config.learner.epochs + 2.0
     return passes * shape.parameters * tokens / (device.flops * device.use)
+
+
+def _tower(vision: NewVision, hidden: int) -> int:
+    """Two frames of 14 x 14 pixels in three colours in; blocks; four patches joined and laid to ``hidden``."""
+    block = 4 * vision.hidden**2 + 3 * vision.hidden * vision.intermediate
+    merged = 4 * vision.hidden
+    return 2 * 14 * 14 * 3 * vision.hidden + vision.layers * block + merged * (merged + hidden)
 
 
 def _read_shape(file: Path) -> Shape:
