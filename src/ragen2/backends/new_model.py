@@ -33,10 +33,10 @@ VIDEO = "<|video_pad|>"
 """Never used, but the architecture asks for it."""
 ROPE_THETA = 10.0
 """Base of the rotations of a model that reads images. Its columns have the slowest ones: at the usual
-10,000 a head of 32 would turn by 0.003 from one column of a board to the next, too little to be seen."""
+10,000 a head of 32 would turn by at most 0.003 from one column of a board to the next."""
 SPREAD = 1.2
 """Standard deviation of new weights times the root of the width, for a model that reads images. From
-transformers' 0.02 a small model writes well about no picture in particular for many hundred steps."""
+transformers' 0.02 one of width 96 named cells by chance after 240 steps, fluent as it was by then."""
 PATCH = 14
 """Pixels of a patch's side; two by two of them are one image token."""
 LARGEST_IMAGE = 28 * 28 * 1024
