@@ -26,6 +26,7 @@ BEGIN, END = "<!-- reproducing -->", "<!-- /reproducing -->"
 ORDER = (
     "main_table", "dynamics", "correlation", "gradients", "compute", "quartiles", "noise", "level",
     "predictor", "interventions", "collapse", "definitions", "prompts", "turns", "rewards", "chain",
+    "vision",
 )  # fmt: skip
 """The paper's tables and figures first, then what it left open."""
 

@@ -111,5 +111,5 @@ def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
     starts = [{"kind": "run"}, {"kind": "model"}, {"kind": "run"}]
     (tmp_path / "started-tiny.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starts))
     assert (
-        script.overview(tmp_path).splitlines()[-1] == "| tiny | 1 of 16 | 1 | 1 | 0 | 0 | 0 | 2 |"
+        script.overview(tmp_path).splitlines()[-1] == "| tiny | 1 of 17 | 1 | 1 | 0 | 0 | 0 | 2 |"
     )

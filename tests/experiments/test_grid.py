@@ -20,6 +20,7 @@ NAMES = {
     "main_table", "dynamics", "correlation", "gradients", "compute", "quartiles", "noise", "level",
     "predictor",
     "interventions", "definitions", "prompts", "turns", "rewards", "chain", "collapse",
+    "vision",
 }  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def _update_seconds(config: RunConfig, shape: Shape, device: Device, tokens: flo
 
 
 def _tower(vision: NewVision, hidden: int) -> int:
-    """Two frames of 14 x 14 pixels in three colours in; blocks; four patches joined and laid to ``hidden``."""
+    """Two frames of 14 x 14 pixels in three colours; blocks; four patches joined and laid to ``hidden``."""
     block = 4 * vision.hidden**2 + 3 * vision.hidden * vision.intermediate
     merged = 4 * vision.hidden
     return 2 * 14 * 14 * 3 * vision.hidden + vision.layers * block + merged * (merged + hidden)
