@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = "os^Dv*"
+FEWEST_FOR_A_BAND = 3
+"""Runs: the interval of two is so wide that nothing else could be seen beside it."""
 
 
 def mean_series(cells: Cells, metric: str, name: str, factor: float = 1.0) -> Series:
-    """A metric's mean over the runs at each step that all of them measured, with its interval."""
+    """A metric's mean at each step that all runs measured; with its interval if they are three or more."""
     found = [one.run.series(metric) for one in cells.runs]
     lines = [dict(zip(one.steps, one.values, strict=True)) for one in found if one.steps]
     steps = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
     means = [mean_estimate([factor * line[step] for line in lines]) for step in steps]
     known = [one for one in means if one is not None]
-    has_band = bool(known) and all(one.low is not None for one in known)
+    has_band = len(lines) >= FEWEST_FOR_A_BAND
     return Series(
         name,
         tuple(steps),
