@@ -16,11 +16,9 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLProcessor,
 )
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from ragen2.backends.images.inputs import ImageInputs, make_inputs
+from ragen2.backends.images.inputs import ImageInputs, make_inputs, need_pillow
 from ragen2.backends.settings import NewModel, NewVision
 from ragen2.seeding import stream_key
 
@@ -102,6 +100,10 @@ def new_model(shape: NewModel, tokenizer: Any, seed: int) -> Any:
 
 def new_inputs(network: Any, tokenizer: Any) -> ImageInputs:
     """The image side of a new model."""
+    need_pillow()
+    from transformers import Qwen2_5_VLProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
     pictures = Qwen2VLImageProcessorPil(
         size={"shortest_edge": 4 * PATCH * PATCH, "longest_edge": LARGEST_IMAGE}
     )

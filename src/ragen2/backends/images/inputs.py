@@ -109,7 +109,7 @@ class ImageInputs:
 
 def open_inputs(source: str, options: dict[str, Any], config: Any, tokenizer: Any) -> ImageInputs:
     """The image side of a model's folder; a ModelError says why there is none."""
-    _need_pillow()
+    need_pillow()
     token_id = getattr(config, "image_token_id", None)
     if token_id is None:
         raise ModelError("its config.json names no image_token_id")
@@ -134,7 +134,8 @@ def make_inputs(kind: type, pictures: Any, tokenizer: Any, token_id: int) -> Ima
     return ImageInputs(maker(*parts), token_id)
 
 
-def _need_pillow() -> None:
+def need_pillow() -> None:
+    """Raise where images cannot be read; text needs no pillow, so nothing imports it before this."""
     try:
         import PIL  # noqa: F401 - only whether it is there
     except ImportError as error:
