@@ -234,7 +234,9 @@ def test_the_page_shows_the_computed_table():
 READ_BY_THE_JOB = {
     "model": {"path", "device"},
     "learner": {"max_bad_updates", "minibatches"},
-    "rollout": {"window", "thinking", "actions_per_turn", "format_penalty", "max_tokens"},
+    "rollout": {
+        *("window", "thinking", "actions_per_turn", "format_penalty", "max_tokens", "luck"),
+    },
     "algorithm": {
         *("credit_to", "turn_gamma", "overlong_buffer", "scale_by_std"),
         *("gamma", "lam", "whiten", "bi_level", "baseline"),

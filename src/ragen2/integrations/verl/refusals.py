@@ -60,6 +60,8 @@ def _of_model(config: RunConfig) -> list[str]:
     model, found = config.model, []
     if model.lora_rank:
         found.append(f"model.lora_rank is {model.lora_rank}; only whole models, use 0")
+    if model.vision != ModelSettings().vision:
+        found.append(f"model.vision is {model.vision!r}, but no images go to verl; leave it out")
     if model.engine == "server":
         found.append('model.engine is "server", but verl starts its own; use auto, which is vLLM')
     if model.engine_memory != ModelSettings().engine_memory:
@@ -81,6 +83,10 @@ def _of_the_rest(config: RunConfig) -> list[str]:
         found.append(
             f"rollout.history is {rollout.history!r}, but a row of verl is one conversation that only "
             "grows; use full"
+        )
+    if rollout.image_window:
+        found.append(
+            f"rollout.image_window is {rollout.image_window}, but no images go to verl; use 0"
         )
     if rollout.resample_rounds:
         found.append(
