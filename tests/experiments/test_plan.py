@@ -183,3 +183,12 @@ def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
     surface, reward = (RunConfig(diagnostics=(one,)) for one in (Surface(), Reward()))
     assert config_key(surface) != config_key(reward)
     assert config_key(RunConfig(steps=bare.steps + 1)) != config_key(bare)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    plan = make_plan("vision", scale="tiny", out=tmp_path / "file")
+    with pytest.raises(
+        ConfigError, match="file cannot be written: Not a directory; choose another"
+    ):
+        write_run_files(plan)

@@ -234,11 +234,16 @@ def write_run_files(plan: Plan) -> None:
         for model in plan.models
         if model.recipe is not None
     }
-    for file, text in texts.items():
-        if file.is_file() and file.read_text(encoding="utf-8") == text:
-            continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text)
+    try:
+        for file, text in texts.items():
+            if file.is_file() and file.read_text(encoding="utf-8") == text:
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, text)
+    except OSError as error:
+        raise ConfigError(
+            f"{plan.out} cannot be written: {error.strerror}; choose another folder with --out"
+        ) from error
 
 
 def _split_overrides(overrides: Sequence[str]) -> tuple[str, list[str]]:
