@@ -18,6 +18,7 @@ from ragen2.experiments.findings import EMPTY, Table, estimate_text, verdict
 from ragen2.experiments.grid import SCALES, Grid, PaperRow, experiment_names, load_grid
 from ragen2.experiments.intervals import Estimate
 from ragen2.runs.files import write_atomically
+from ragen2.runs.machine import Machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "experiments"
@@ -114,15 +115,22 @@ def _measured_row(row: PaperRow, scale: str, claim: dict[str, Any] | None) -> tu
 
 
 def _origin(name: str, scale: str, data: dict[str, Any]) -> str:
-    hardware = data["hardware"]
-    machine = ", ".join(
-        [*hardware["gpus"], f"{hardware['cores']} cores of {hardware['processor']}"]
-    )
     states = Counter(one["state"] for one in data["cells"])
-    commit = str(data.get("commit", "unknown"))[:10]
     link = f"[table](../results/experiments/{name}-{scale}/table.md)"
     finished = f"{states['done']} of {len(data['cells'])} cells finished"
-    return f"{scale}: {finished}; commit {commit}; {machine}; {link}"
+    return f"{scale}: {finished}; {_makers(data)}; {link}"
+
+
+def _makers(data: dict[str, Any]) -> str:
+    """Commits and machines that made the runs; those of the table where runs do not tell."""
+    told = [one for one in data.get("made_on", []) if one["machine"] is not None]
+    if not told:
+        told = [{"commit": data.get("commit", ""), "machine": data["hardware"]}]
+    shown = [
+        f"commit {one['commit'][:10] or 'unknown'} on {Machine.model_validate(one['machine'])}"
+        for one in told
+    ]
+    return "; ".join(dict.fromkeys(shown))
 
 
 def _starts(folder: Path, scale: str) -> str:

@@ -24,7 +24,7 @@ from ragen2.experiments.findings import (
 )
 from ragen2.experiments.intervals import Estimate
 from ragen2.experiments.plan import RUNS, Plan
-from ragen2.experiments.provenance import provenance
+from ragen2.experiments.provenance import made_on, provenance
 from ragen2.experiments.started import FILE as STARTED
 from ragen2.experiments.started import read_started
 from ragen2.reports.figures import save_figure
@@ -147,6 +147,9 @@ def _data(
         "command": command,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **provenance(),
+        "made_on": made_on(
+            job.folder for job in plan.jobs if states.get(job.folder.name) == "done"
+        ),
         **findings_data(found, plan.grid.claims),
         "num_starts": len(starts),
         "started": STARTED,

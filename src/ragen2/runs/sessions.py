@@ -1,4 +1,4 @@
-"""sessions.jsonl: each time a run was started or resumed, from which step, with which versions."""
+"""sessions.jsonl: each time a run was started or resumed, from which step, with which code, where."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ragen2.errors import RunError
+from ragen2.runs.machine import Machine, code_commit, this_machine
 
 FILE = "sessions.jsonl"
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy")
@@ -27,12 +28,19 @@ class Session(BaseModel):
     started: str
     """Local time with its zone, ISO 8601."""
     versions: dict[str, str]
+    commit: str = ""
+    """Of the code; empty where nothing tells."""
+    machine: Machine | None = None
 
 
 def record_session(run: Path, step: int) -> None:
     """Add a line for a start after ``step``."""
     session = Session(
-        step=step, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), versions=installed_versions()
+        step=step,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        versions=installed_versions(),
+        commit=code_commit()[0],
+        machine=this_machine(),
     )
     try:
         with (run / FILE).open("a", encoding="utf-8") as file:
