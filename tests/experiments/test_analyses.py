@@ -471,15 +471,18 @@ def test_collapse_counts_runs_and_what_the_filter_saved(cell_of, claims_of):
             ENTROPY: [1.0] * 6,
             MI: [1.0] * 3 + [end] * 3,
             "rollout/format_validity": [1.0] * 6,
+            SUCCESS: [0.0, end],
         }
 
-    cells = [cell_of(seed, curves(0.1), filter="none") for seed in SEEDS]
-    cells += [cell_of(seed, curves(0.7), filter="top_p") for seed in SEEDS]
+    cells = [cell_of(seed, curves(0.1), task="FarLake", filter="none") for seed in SEEDS]
+    cells += [cell_of(seed, curves(0.7), task="FarLake", filter="top_p") for seed in SEEDS]
     found = claims_of(analyses.collapse.analyse, cells)
     assert found["collapsed/none"].value == 1.0
     assert found["collapsed/top_p"].value == 0.0
     assert found["saved/top_p/retrieval above chance"].value == pytest.approx(0.6)
     assert found["change/none/MI"].value == pytest.approx(-0.9)
+    assert found["rho/MI"].value == pytest.approx(1.0)
+    assert "rho/H(Z|X)" not in found  # the same in all runs: nothing to rank
 
 
 def test_the_summary_pairs_over_everything_else(cell_of, claims_of):

@@ -18,9 +18,11 @@ from ragen2.experiments.findings import Table
 from ragen2.experiments.intervals import Estimate
 from ragen2.experiments.output import csv_text, load_cells, write_results
 from ragen2.experiments.plan import Plan, make_plan
-from ragen2.experiments.provenance import provenance
+from ragen2.experiments.provenance import made_on, provenance
 from ragen2.experiments.running import run_plan
+from ragen2.runs.machine import this_machine
 from ragen2.runs.record import StepRecord
+from ragen2.runs.sessions import record_session
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.state import TrainerState, write_state
 
@@ -132,6 +134,17 @@ def test_where_numbers_come_from_is_told(plan):
 def test_a_machine_without_the_history_is_told_the_commit(monkeypatch):
     monkeypatch.setenv("RAGEN2_COMMIT", "0123abc")
     assert provenance()["commit"] == "0123abc"
+
+
+def test_machines_that_made_the_runs_are_counted(tmp_path, monkeypatch):
+    for name, commit in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("RAGEN2_COMMIT", commit)
+        record_session(tmp_path / name, 0)
+    record_session(tmp_path / "c", 1)  # resumed with the same code on the same machine: once
+    found = made_on(tmp_path / name for name in "abc")
+    assert [(one["commit"], one["runs"]) for one in found] == [("one", 2), ("two", 1)]
+    assert found[0]["machine"] == this_machine().model_dump(mode="json")
 
 
 def test_other_runs_of_the_folder_are_there_for_analyses_that_want_them(plan):

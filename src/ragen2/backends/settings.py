@@ -15,6 +15,8 @@ EMBEDDED = "ragen2-tiny"
 """The model inside the package."""
 EMBEDDED_MODELS = (EMBEDDED, "ragen2-tiny-vl")
 """All models inside the package; the second reads images."""
+GPU_SHARE = "RAGEN2_GPU_SHARE"
+"""Environment variable: the share of the GPU's memory that a process keeps to."""
 SCORE_TOKENS = 16_384
 """Padded tokens in memory at once while scoring, unless told otherwise."""
 

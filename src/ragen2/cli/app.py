@@ -23,6 +23,7 @@ from ragen2.cli import (
     warmstart,
     watch,
 )
+from ragen2.cli.memory import is_out_of_memory, out_of_memory_line
 from ragen2.cli.usage import UsageError, is_call_for_help, usage_line
 from ragen2.errors import FailedCheck, RagenError
 
@@ -82,6 +83,11 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("ragen2: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"ragen2: {out_of_memory_line(error)}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     sys.exit(code)
 
 

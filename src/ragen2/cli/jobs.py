@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
+from ragen2.backends.settings import GPU_SHARE
 from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
 from ragen2.cli.jobs_view import jobs_view
 from ragen2.config import default_run_file, dump_config, load_run
@@ -98,14 +101,17 @@ def _names(files: Sequence[Path]) -> list[str]:
     return names
 
 
-def gpu_sharing(
-    jobs: Sequence[Job], at_once: int, *, mps: bool
-) -> contextlib.AbstractContextManager[Sharing]:
-    """MPS where several jobs will meet on a GPU and the user has not declined it."""
+@contextlib.contextmanager
+def gpu_sharing(jobs: Sequence[Job], at_once: int, *, mps: bool) -> Iterator[Sharing]:
+    """Equal shares of memory where several jobs will meet on a GPU, and MPS unless it is declined."""
     num_on_gpu = sum(job.config.model.device != "cpu" for job in jobs)
-    if mps and min(at_once, num_on_gpu) > 1 and has_gpu():
-        return shared_gpu()
-    return contextlib.nullcontext(Sharing())
+    num_meeting = min(at_once, num_on_gpu)
+    if num_meeting < 2 or not has_gpu():
+        yield Sharing()
+        return
+    share = {GPU_SHARE: os.environ.get(GPU_SHARE) or f"{1.0 / num_meeting:.4f}"}
+    with shared_gpu() if mps else contextlib.nullcontext(Sharing()) as sharing:
+        yield replace(sharing, variables={**sharing.variables, **share})
 
 
 def _report(statuses: Sequence[JobStatus], folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.analyses.dynamics import first_warning
 from ragen2.experiments.arms import NONE, POINTS, difference, level, require_axes
 from ragen2.experiments.cells import (
@@ -36,7 +37,7 @@ LOST = 0.5
 
 def analyse(cells: Cells) -> Findings:
     """Early and late values, which runs collapsed by the paper's marks, and when the warning came."""
-    require_axes(cells, "filter")
+    require_axes(cells, "task", "filter")
     rows: list[tuple[Entry, ...]] = []
     runs: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -65,6 +66,8 @@ def analyse(cells: Cells) -> Findings:
             "rest", [*charts[3:], curves_figure("held-out success", shown, SUCCESS, "%", POINTS)]
         ),
     ]
+    correlations, more = success_table(cells)
+    claims += more
     tables = [
         Table(
             "From the first steps to the last",
@@ -89,6 +92,7 @@ def analyse(cells: Cells) -> Findings:
             tuple(runs),
             digits=3,
         ),
+        correlations,
     ]
     note = (
         "Collapsed: late retrieval above chance is at most half of the early one, H(Z|X) is no lower than "

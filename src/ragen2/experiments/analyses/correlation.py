@@ -21,6 +21,14 @@ PROXIES = (
 )
 SCOPES = ("first_turn", "trajectory")
 MI_FAMILY, ENTROPY_FAMILY = PROXIES[:6], PROXIES[6:]
+SHOWN = (
+    ("MI", "collapse/first_turn/mi_estimate"),
+    ("retrieval", "collapse/first_turn/retrieval_accuracy"),
+    ("H(Z|X)", "collapse/first_turn/conditional_entropy"),
+    ("H(Z)", "collapse/first_turn/reasoning_entropy"),
+    ("token entropy", "update/entropy"),
+)
+"""Dependence and variety, for experiments that ask something else."""
 
 
 def analyse(cells: Cells) -> Findings:
@@ -58,6 +66,17 @@ def analyse(cells: Cells) -> Findings:
         "draw runs anew."
     )
     return Findings([table], claims, figures, [note])
+
+
+def success_table(cells: Cells) -> tuple[Table, list[Claim]]:
+    """Whether dependence or variety goes with success, over an experiment's runs."""
+    found = [(name, correlation(cells, metric)) for name, metric in SHOWN]
+    table = Table(
+        "Rank correlation of late values with final held-out success, inside each task",
+        ("what", "rho", "runs"),
+        tuple((name, rho, None if rho is None else rho.num) for name, rho in found),
+    )
+    return table, [Claim(f"rho/{name}", rho, "") for name, rho in found if rho is not None]
 
 
 def correlation(cells: Cells, metric: str) -> Estimate | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ragen2.diagnostics.trends import departure, trend
+from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.arms import require_axes
 from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, Cells, change, gain
 from ragen2.experiments.charts import curves_figure
@@ -43,6 +44,8 @@ def analyse(cells: Cells) -> Findings:
         order.append((task, arm, len(mine), _count(falls), _dropped(mine), lead, _warned(mine)))
         if lead is not None:
             claims.append(Claim(f"lead/{task}/{arm}", lead, "steps", 1))
+    correlations, more = success_table(cells)
+    claims += more
     names = tuple(name for name, _ in SHOWN)
     tables = [
         Table(
@@ -65,6 +68,7 @@ def analyse(cells: Cells) -> Findings:
             tuple(order),
             digits=1,
         ),
+        correlations,
     ]
     figures = [
         NamedFigure(f"curves-{task}", _curves(cells.where(task=task), task))
