@@ -9,6 +9,7 @@ import pytest
 from ragen2.config import RunConfig, load_config, load_run
 from ragen2.diagnostics import Reward, Surface
 from ragen2.errors import ConfigError
+from ragen2.experiments import plan as plan_module
 from ragen2.experiments.analyses import ANALYSES, find_analysis
 from ragen2.experiments.grid import SCALES, experiment_names
 from ragen2.experiments.plan import Plan, config_key, make_plan, write_run_files
@@ -183,6 +184,19 @@ def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
     surface, reward = (RunConfig(diagnostics=(one,)) for one in (Surface(), Reward()))
     assert config_key(surface) != config_key(reward)
     assert config_key(RunConfig(steps=bare.steps + 1)) != config_key(bare)
+
+
+def test_a_warm_start_keeps_its_name_when_a_setting_is_added(tmp_path, monkeypatch):
+    def names() -> list[str]:
+        plan = make_plan("collapse", scale="tiny", out=tmp_path)
+        return [model.name for model in plan.models] + [cell.run for cell in plan.cells]
+
+    class Newer(WarmstartConfig):
+        added: int = 3
+
+    before = names()
+    monkeypatch.setattr(plan_module, "WarmstartConfig", Newer)
+    assert names() == before
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from ragen2.config import RunConfig, apply_override, dump_config, parse_config, with_kinds
 from ragen2.errors import ConfigError
 from ragen2.experiments.grid import (
@@ -146,8 +148,7 @@ def config_key(config: RunConfig) -> str:
 
     Settings that have their default are left out, so that a run keeps its name when a new one is added.
     """
-    whole = config.model_dump(mode="json", exclude={"seed", "logging"})
-    return _digest(_with_kind(config.model_dump(mode="json", exclude_defaults=True), whole))
+    return _settings_key(config, config.model_dump(mode="json", exclude={"seed", "logging"}))
 
 
 def _cells(
@@ -210,7 +211,7 @@ class _Makers:
         if "new" not in data:
             needs, folder = self._plain(self.start or given)
         named = parse_config(WarmstartConfig, _with_path(data, needs or folder))
-        key = _digest(named.model_dump(mode="json", exclude_none=True))
+        key = _settings_key(named, named.model_dump(mode="json"))
         recipe = named.model_copy(update={"model": named.model.model_copy(update={"path": folder})})
         name = f"{wanted}-{key}"
         model = Model(name, self.folder / name, recipe, needs=needs)
@@ -282,6 +283,8 @@ def _with_kind(told: Any, whole: Any) -> Any:
     return told
 
 
-def _digest(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, sort_keys=True)
+def _settings_key(config: BaseModel, whole: Mapping[str, Any]) -> str:
+    """A short name of what ``whole`` has of the settings that are not defaults."""
+    told = _with_kind(config.model_dump(mode="json", exclude_defaults=True), whole)
+    text = json.dumps(told, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
