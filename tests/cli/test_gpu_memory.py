@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen2.backends import loading
+from ragen2.backends import gpu_memory, loading
+from ragen2.backends.gpu_memory import free_memory, total_memory
 from ragen2.backends.loading import pick_device
 from ragen2.backends.settings import GPU_SHARE
 from ragen2.cli import app as app_module
@@ -77,6 +78,27 @@ def test_a_process_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GPU_SHARE, "a quarter")
     with pytest.raises(ModelError, match="RAGEN2_GPU_SHARE is 'a quarter'; give a share above 0"):
         pick_device("cuda")
+
+
+@pytest.mark.parametrize(("share", "total", "free"), [(None, 100, 40), ("0.5", 50, 20)])
+def test_what_is_free_is_inside_the_share(
+    monkeypatch: pytest.MonkeyPatch, share: str | None, total: int, free: int
+) -> None:
+    """Of 100 bytes 10 are nobody's; this process holds 60, 30 of them unused."""
+
+    class Properties:
+        total_memory = 100
+
+    cuda = gpu_memory.torch.cuda
+    monkeypatch.setattr(cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(cuda, "mem_get_info", lambda device: (10, 100))
+    monkeypatch.setattr(cuda, "memory_allocated", lambda device: 30)
+    monkeypatch.setattr(cuda, "memory_reserved", lambda device: 60)
+    monkeypatch.delenv(GPU_SHARE, raising=False)
+    if share:
+        monkeypatch.setenv(GPU_SHARE, share)
+    device = torch.device("cuda")
+    assert (total_memory(device), free_memory(device)) == (total, free)
 
 
 def test_memory_that_is_not_enough_is_one_line(

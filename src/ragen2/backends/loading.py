@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -26,10 +25,11 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ragen2.backends.chat import TEXT_ONLY, TemplateTokenizer
+from ragen2.backends.gpu_memory import keep_to_share
 from ragen2.backends.images.checking import refuse_other_reading
 from ragen2.backends.images.inputs import ImageInputs, open_inputs
 from ragen2.backends.one_order import prepare_products
-from ragen2.backends.settings import EMBEDDED_MODELS, GPU_SHARE
+from ragen2.backends.settings import EMBEDDED_MODELS
 from ragen2.errors import DependencyError, ModelError
 from ragen2.runs.checkpoints import newest_checkpoint
 
@@ -179,19 +179,8 @@ def pick_device(device: str) -> str:
         raise ModelError("model.device is cuda, but torch sees no GPU; use auto or cpu")
     if device == "cuda":
         prepare_products()
-        _keep_to_share()
+        keep_to_share()
     return device
-
-
-def _keep_to_share() -> None:
-    """Among several runs on one GPU, give unused memory back in time for the others."""
-    share = os.environ.get(GPU_SHARE)
-    if not share:
-        return
-    try:
-        torch.cuda.set_per_process_memory_fraction(float(share))
-    except ValueError:
-        raise ModelError(f"{GPU_SHARE} is {share!r}; give a share above 0 and up to 1") from None
 
 
 def _hub_answers(model: str) -> bool:

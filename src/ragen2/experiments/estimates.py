@@ -2,10 +2,10 @@
 
 Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16
 copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
-update keeps of a micro-batch, one float32 row a layer and one layer's inside in bfloat16, and, unless it is
-asked to compute again, the inside of as many layers as fit 5 GiB. On the update whose memory was measured
-(SmolLM2-135M's shape, 32,768 tokens, one H200) this gives 4.7 GiB where all layers compute again (4.8
-measured) and 9.7 where they do not (11.2 measured).
+update keeps of a micro-batch: one float32 row a layer, one layer's inside in bfloat16, and the inside of as many
+layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read images). On the
+update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives 4.7 GiB where all
+layers compute again (4.8 measured) and 9.7 where 5 GiB are kept (11.2 measured).
 
 Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and
 cache.
@@ -138,7 +138,7 @@ def estimate(config: RunConfig, shape: Shape, device: Device) -> Estimate:
 
 
 def _memory(config: RunConfig, shape: Shape, episodes: float, length: float) -> float:
-    """Bytes at the peak: of the update, or of the rollout's cache, whichever is more."""
+    """Bytes at the peak, in the update; the sampler keeps its cache from step to step."""
     count = shape.parameters
     held = 18.0 * count
     if config.algorithm.kl_coefficient > 0.0:
@@ -149,10 +149,14 @@ def _memory(config: RunConfig, shape: Shape, episodes: float, length: float) -> 
     micro = min(config.learner.micro_tokens or GPU_MICRO_TOKENS, episodes * length)
     inside = 2.0 * (3 * shape.intermediate + 8 * shape.hidden)
     kept = micro * (4.0 * shape.hidden * shape.layers + inside)
-    if not config.learner.gradient_checkpointing:
-        rows = 2 * (shape.heads + shape.kv_heads) * shape.head_size + 2 * shape.intermediate
-        kept += min(MOST_KEPT, micro * shape.layers * (4.0 * shape.hidden + 2.0 * rows))
-    return held + max(cache, kept)
+    rows = 2 * (shape.heads + shape.kv_heads) * shape.head_size + 2 * shape.intermediate
+    insides = micro * shape.layers * (4.0 * shape.hidden + 2.0 * rows)
+    computes_again = config.learner.gradient_checkpointing
+    if computes_again is False:
+        kept += insides
+    elif computes_again == "auto" and not shape.tower:
+        kept += min(MOST_KEPT, insides)
+    return held + cache + kept
 
 
 def _write_seconds(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ragen2.backends.gpu_memory import free_memory
 from ragen2.types import IntArray
 
 ROUND = 256
@@ -149,11 +150,7 @@ class SlotCache:
     def _free_memory(self) -> int:
         if self._device.type != "cuda":
             return 2**33
-        free, _ = torch.cuda.mem_get_info(self._device)
-        cached = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(
-            self._device
-        )
-        return int(free + cached)
+        return free_memory(self._device)
 
 
 def _distinct(prompts: Sequence[IntArray]) -> dict[bytes, int]:

@@ -11,6 +11,7 @@ from ragen2.backends.engine.families import Family, read_family
 from ragen2.backends.engine.weights import EngineWeights
 from ragen2.backends.fused.layer import Layer
 from ragen2.backends.fused.operations import Operations, Rotation, TorchOperations
+from ragen2.backends.gpu_memory import total_memory
 from ragen2.backends.packing import HALF, Packing
 
 KEPT_BYTES = 5 * 2**30
@@ -72,8 +73,7 @@ class FusedDecoder:
         heads = 2 * (family.num_heads + family.num_kv_heads) * family.head_dim
         inner = 2 * family.blocks[0].gate.weight.shape[0]
         a_token = 4 * hidden + (heads + inner) * size + 4 * family.num_heads
-        memory = torch.cuda.get_device_properties(device).total_memory
-        return int(min(KEPT_BYTES, KEPT_SHARE * memory) // (a_token * tokens))
+        return int(min(KEPT_BYTES, KEPT_SHARE * total_memory(device)) // (a_token * tokens))
 
 
 def fused_decoder(network: Any, dtype: torch.dtype) -> FusedDecoder | None:
