@@ -2,10 +2,10 @@
 
 Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16
 copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
-update keeps of a micro-batch: one float32 row a layer, one layer's inside in bfloat16, and the inside of as
-many layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read images). On
-the update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives 4.7 GiB where all
-layers compute again (4.8 measured) and 9.7 where 5 GiB are kept (11.2 measured).
+update keeps of a micro-batch: one float32 row a layer, one layer's inside in bfloat16, and the inside of
+as many layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read
+images). On the update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives
+4.7 GiB where all layers compute again (4.8 measured) and 9.7 where 5 GiB are kept (11.2 measured).
 
 Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and
 cache.
