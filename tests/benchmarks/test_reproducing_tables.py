@@ -102,8 +102,18 @@ def test_a_measured_row_has_its_interval_and_its_verdict(script, tmp_path):
 def test_a_section_tells_where_its_numbers_come_from(script, tmp_path):
     save(tmp_path, "level-tiny", result())
     text = script.section("level", tmp_path)
-    assert "- tiny: 1 of 2 cells finished; commit 0123456789; 2 cores of Some CPU;" in text
+    assert "- tiny: 1 of 2 cells finished; commit 0123456789 on 2 cores of Some CPU;" in text
     assert "results/experiments/level-tiny/table.md" in text
+
+
+def test_the_machines_that_made_the_runs_go_before_the_one_that_wrote_the_table(script, tmp_path):
+    made_on = [
+        {"commit": "aa", "machine": {"processor": "P", "cores": 16, "gpus": ["G"]}, "runs": 2},
+        {"commit": "", "machine": None, "runs": 1},  # from before runs told
+    ]
+    save(tmp_path, "level-tiny", {**result(), "made_on": made_on})
+    text = script.section("level", tmp_path)
+    assert "1 of 2 cells finished; commit aa on G, 16 cores of P; [table]" in text
 
 
 def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
