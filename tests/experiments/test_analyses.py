@@ -479,6 +479,7 @@ def test_collapse_counts_runs_and_what_the_filter_saved(cell_of, claims_of):
     found = claims_of(analyses.collapse.analyse, cells)
     assert found["collapsed/none"].value == 1.0
     assert found["collapsed/top_p"].value == 0.0
+    assert found["varied/none"].value == 1.0
     assert found["saved/top_p/retrieval above chance"].value == pytest.approx(0.6)
     assert found["change/none/MI"].value == pytest.approx(-0.9)
     assert found["rho/MI"].value == pytest.approx(1.0)

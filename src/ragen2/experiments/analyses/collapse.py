@@ -33,6 +33,8 @@ SHOWN = (
 VALID = 0.95
 LOST = 0.5
 """Share of retrieval above chance that a collapsed run has lost."""
+VARIED = 0.9
+"""Share of its H(Z|X) that a collapsed run still has."""
 
 
 def analyse(cells: Cells) -> Findings:
@@ -52,6 +54,9 @@ def analyse(cells: Cells) -> Findings:
         share = share_estimate([is_collapsed(one.run) for one in mine.runs])
         if share is not None:
             claims.append(Claim(f"collapsed/{arm}", share, "of runs"))
+        varied = share_estimate([stays_varied(one.run) for one in mine.runs])
+        if varied is not None:
+            claims.append(Claim(f"varied/{arm}", varied, "of runs"))
         runs += [_run_row(arm, one.seed, one.run) for one in mine.runs]
     for arm in (label for label in cells.axis("filter") if label != NONE):
         for name, metric in SHOWN[:3]:
@@ -103,12 +108,16 @@ def analyse(cells: Cells) -> Findings:
 
 def is_collapsed(run: Run) -> bool:
     """Retrieval lost, variety kept, format kept."""
-    ends = [early(RETRIEVAL)(run), late(RETRIEVAL)(run), early(ENTROPY)(run), late(ENTROPY)(run)]
-    valid = late(VALIDITY)(run)
-    if valid is None or any(end is None for end in ends):
+    before, after, valid = early(RETRIEVAL)(run), late(RETRIEVAL)(run), late(VALIDITY)(run)
+    if before is None or after is None or valid is None:
         return False
-    before, after, varied, varies = (float(end or 0.0) for end in ends)
-    return after <= LOST * before and varies >= 0.9 * varied and valid >= VALID
+    return after <= LOST * before and stays_varied(run) and valid >= VALID
+
+
+def stays_varied(run: Run) -> bool:
+    """Whether H(Z|X) is about what it was, or more."""
+    before, after = early(ENTROPY)(run), late(ENTROPY)(run)
+    return before is not None and after is not None and after >= VARIED * before
 
 
 def half_gain_lost(run: Run) -> int | None:
