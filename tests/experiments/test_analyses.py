@@ -154,7 +154,10 @@ def test_quartiles_take_the_first_less_the_last_and_the_trend(cell_of, claims_of
     cells = [
         cell_of(
             seed,
-            {SUCCESS: [0.0, 0.5 - 0.1 * int(quartile) + jitter(seed)], MI: [1.0 / int(quartile)]},
+            {
+                SUCCESS: [0.0, 0.5 - 0.1 * int(quartile) + jitter(seed), 0.1 / int(quartile)],
+                MI: [1.0 / int(quartile)],
+            },
             task="Box",
             quartile=quartile,
         )
@@ -163,6 +166,7 @@ def test_quartiles_take_the_first_less_the_last_and_the_trend(cell_of, claims_of
     ]
     found = claims_of(analyses.quartiles.analyse, cells)
     assert found["first_less_last/Box/success"].value == pytest.approx(30.0)
+    assert found["first_less_last/Box/end"].value == pytest.approx(7.5)
     assert found["first_less_last/Box/mi"].value == pytest.approx(0.75)
     assert found["trend/Box/success"].value < -0.9
 

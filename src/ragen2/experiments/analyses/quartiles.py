@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ragen2.experiments.arms import POINTS, difference, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, final, late, peak
 from ragen2.experiments.charts import lines_figure
 from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
 from ragen2.experiments.intervals import spearman_estimate
 
 MEASURES = (
     ("success", peak(SUCCESS), POINTS, "points"),
+    ("end", final(SUCCESS), POINTS, "points"),
     ("mi", late(MI), 1.0, "nats a token"),
     ("entropy", late(ENTROPY), 1.0, "nats a token"),
 )
@@ -66,8 +67,18 @@ def analyse(cells: Cells) -> Findings:
         )
     table = Table(
         "Trained on one quartile of reward variance",
-        ("task", "quartile", "runs", "mean RV of the batch", "peak success, %", "MI", "H(Z|X)"),
+        (
+            "task",
+            "quartile",
+            "runs",
+            "mean RV of the batch",
+            "peak success, %",
+            "success at the end, %",
+            "MI",
+            "H(Z|X)",
+        ),
         tuple(rows),
         digits=3,
     )
-    return Findings([table], claims, figures)
+    note = "A run that only loses has its peak before the first step; the end tells more there."
+    return Findings([table], claims, figures, [note])
