@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -104,10 +105,11 @@ def test_correlation_is_inside_tasks_with_the_right_signs(cell_of, claims_of):
             mi = offset + seed + 0.1 * rng.normal()
             curves = {MI: [mi] * 3, ENTROPY: [-mi] * 3, SUCCESS: [0.0, 0.1 * seed - offset]}
             cells.append(cell_of(seed, curves, task=task))
+    cells += [dataclasses.replace(cells[0], labels={**cells[0].labels, "block": "another"})]
     found = claims_of(analyses.correlation.analyse, cells)
     assert found["rho/first_turn/mi_estimate"].value > 0.9
     assert found["rho/first_turn/conditional_entropy"].value < -0.9
-    assert found["rho/first_turn/mi_estimate"].num == 16
+    assert found["rho/first_turn/mi_estimate"].num == 16  # a run of two cells is one run
 
 
 def test_gradients_reads_norms_against_variance_bucket_by_bucket(cell_of, claims_of):

@@ -66,6 +66,11 @@ class Cells:
         found = {seed: measure(one.run) for seed, one in of_seed.items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
+    @property
+    def distinct(self) -> list[CellRun]:
+        """Each run once; cells that want the same run share it."""
+        return list({one.name: one for one in self.runs}.values())
+
     def values(self, measure: Measure) -> list[float]:
         """The measure of every run that has it."""
         found = [measure(one.run) for one in self.runs]

@@ -86,7 +86,7 @@ def correlation(cells: Cells, metric: str) -> Estimate | None:
 
 
 def _pairs(cells: Cells, metric: str) -> list[Pair]:
-    found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.runs]
+    found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.distinct]
     return [(x, y) for x, y in found if x is not None and y is not None]
 
 

@@ -105,7 +105,7 @@ def _pairs(cells: Cells, setting: str, measure: Measure) -> list[Pair]:
 def _validity_claims(cells: Cells) -> list[Claim]:
     pairs = [
         (x, y)
-        for one in cells.runs
+        for one in cells.distinct
         if (x := late(VALIDITY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
     ]
     claims = []
