@@ -133,7 +133,9 @@ def test_where_numbers_come_from_is_told(plan):
 
 def test_a_machine_without_the_history_is_told_the_commit(monkeypatch):
     monkeypatch.setenv("RAGEN2_COMMIT", "0123abc")
-    assert provenance()["commit"] == "0123abc"
+    found = provenance()
+    assert found["commit"] == "0123abc"
+    assert "commit_is_clean" not in found  # nobody looked
 
 
 def test_machines_that_made_the_runs_are_counted(tmp_path, monkeypatch):

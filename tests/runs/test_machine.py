@@ -52,4 +52,4 @@ def test_the_commit_is_that_of_git_and_an_environment_variable_goes_before_it(
     )
     assert code_commit()[0] == told.stdout.strip()
     monkeypatch.setenv("RAGEN2_COMMIT", "0123abc")
-    assert code_commit() == ("0123abc", False)
+    assert code_commit() == ("0123abc", None)

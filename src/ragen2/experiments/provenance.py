@@ -18,7 +18,9 @@ def provenance() -> dict[str, object]:
     }
     commit, is_changed = code_commit()
     if commit:
-        found |= {"commit": commit, "commit_is_clean": not is_changed}
+        found["commit"] = commit
+    if is_changed is not None:
+        found["commit_is_clean"] = not is_changed
     return found
 
 

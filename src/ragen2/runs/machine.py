@@ -35,15 +35,15 @@ def this_machine() -> Machine:
     return Machine(processor=_processor(), cores=os.cpu_count() or 1, gpus=tuple(_gpus()))
 
 
-def code_commit() -> tuple[str, bool]:
-    """The commit of the code that runs and whether it is changed; an empty one where nothing tells."""
+def code_commit() -> tuple[str, bool | None]:
+    """The commit of the code that runs, and whether that is changed; empty and None where nothing tells."""
     given = os.environ.get(COMMIT)
     if given:
-        return given, False
+        return given, None
     here = str(Path(__file__).parents[1])
     commit = _told(["git", "-C", here, "rev-parse", "HEAD"])
     if not commit:
-        return "", False
+        return "", None
     return commit[0], bool(_told(["git", "-C", here, "status", "--porcelain", "."]))
 
 
