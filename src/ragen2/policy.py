@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from ragen2.types import Completion, FloatArray, Image, IntArray, Message, Sample, Update
 
@@ -21,7 +18,16 @@ if TYPE_CHECKING:
     from ragen2.types import Group
 
 
-Gradient = npt.NDArray[np.float32]
+class Gradient(Protocol):
+    """One number a trained parameter, where the learner has room for them."""
+
+    def dot(self, other: Self) -> float:
+        """Inner product, summed in double precision."""
+        ...
+
+    def added_to(self, total: Self | None, factor: float) -> Self:
+        """``factor`` times this, added to a sum, which is changed; without one, a new sum."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ class Learner(Protocol):
         ...
 
     def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
-        """The gradient of the loss over all samples as one vector; nothing is changed."""
+        """The gradient of the loss over all samples; nothing is changed."""
         ...
 
     def kl_to_reference(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen2.backends.gradient import TensorGradient
 from ragen2.diagnostics.gradients import (
     BucketGradient,
     GradientReport,
@@ -17,6 +19,10 @@ from ragen2.diagnostics.gradients import (
     rank_buckets,
     rank_correlation,
 )
+
+
+def vector(*values: float) -> TensorGradient:
+    return TensorGradient(torch.tensor(values, dtype=torch.float64))
 
 
 def test_rank_buckets_go_from_low_to_high_and_differ_by_one_at_most():
@@ -38,22 +44,24 @@ def test_edge_buckets_start_at_their_edge():
 
 def test_norm_and_cosines_by_hand():
     vectors = {
-        "task": np.array([3.0, 4.0], dtype=np.float32),
-        "kl": np.array([0.0, 2.0], dtype=np.float32),
-        "entropy": np.zeros(2, dtype=np.float32),
+        "task": vector(3.0, 4.0),
+        "kl": vector(0.0, 2.0),
+        "entropy": vector(0.0, 0.0),
     }
     assert norm(vectors["task"]) == 5.0
     assert cosines(vectors) == {"task_kl": pytest.approx(0.8)}
 
 
 def test_a_norm_is_summed_in_double_precision():
-    assert norm(np.full(10_000_000, 1e-4, dtype=np.float32)) == pytest.approx(0.31622776, rel=1e-6)
+    assert norm(TensorGradient(torch.full((40_000_000,), 1e-4))) == pytest.approx(
+        0.63245553, rel=1e-6
+    )
 
 
 def test_policy_gradient_by_hand():
     found = PolicyGradient()
-    found.add(np.array([1.0, 0.0]), 2.0)
-    found.add(np.array([0.0, 3.0]), -1.0)
+    found.add(vector(1.0, 0.0), 2.0)
+    found.add(vector(0.0, 3.0), -1.0)
     assert found.mean_norm == pytest.approx(np.hypot(2.0, -3.0) / 2)
     assert found.score_rms == pytest.approx(np.sqrt((1 + 9) / 2))
     noise = np.cov(np.array([[2.0, 0.0], [0.0, -3.0]]).T).trace() / 2
@@ -64,9 +72,9 @@ def test_joining_is_adding_all_rollouts():
     rng = np.random.default_rng(0)
     vectors, advantages = rng.normal(size=(6, 4)), rng.normal(size=6)
     whole, first, second = PolicyGradient(), PolicyGradient(), PolicyGradient()
-    for i, (vector, advantage) in enumerate(zip(vectors, advantages, strict=True)):
-        whole.add(vector, advantage)
-        (first if i < 2 else second).add(vector, advantage)
+    for i, (score, advantage) in enumerate(zip(vectors, advantages, strict=True)):
+        whole.add(vector(*score), advantage)
+        (first if i < 2 else second).add(vector(*score), advantage)
     first.join(second)
     assert first.mean_norm == pytest.approx(whole.mean_norm)
     assert first.snr == pytest.approx(whole.snr)
@@ -79,13 +87,13 @@ def test_cauchy_schwarz_bounds_the_prompts_gradient(seed):
     rewards = rng.normal(size=5)
     found = PolicyGradient()
     for reward in rewards:
-        found.add(rng.normal(size=7), reward - rewards.mean())
+        found.add(vector(*rng.normal(size=7)), reward - rewards.mean())
     assert found.mean_norm <= rewards.std() * found.score_rms + 1e-12
 
 
 def test_one_rollout_has_no_snr():
     found = PolicyGradient()
-    found.add(np.array([1.0]), 1.0)
+    found.add(vector(1.0), 1.0)
     assert found.snr is None
     assert PolicyGradient().mean_norm == 0.0
 

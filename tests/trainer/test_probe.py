@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ragen2.algorithms import GRPO, DrGRPO, LossInputs
+from ragen2.backends.gradient import TensorGradient
 from ragen2.backends.opening import open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import Probe, RunConfig
@@ -148,7 +149,7 @@ class TableLearner:
         )
         weights = np.repeat(objective.token_weights(lengths), lengths)
         loss = (torch.as_tensor(weights) * objective.loss(inputs).total_N).sum()
-        return torch.autograd.grad(loss, self.theta)[0].numpy()
+        return TensorGradient(torch.autograd.grad(loss, self.theta)[0])
 
 
 def one_token(learner: TableLearner, seed: int, arms: list[int], rewards: list[float]) -> Group:

@@ -22,6 +22,7 @@ from ragen2.backends.batches import Batch
 from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.critic import Critic
 from ragen2.backends.dist.team import ALONE, Team, whole_tensor
+from ragen2.backends.gradient import TensorGradient, home_of
 from ragen2.backends.images.encodings import tower_of
 from ragen2.backends.images.sight import Sight
 from ragen2.backends.logprobs import Trunk
@@ -34,7 +35,6 @@ from ragen2.backends.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.threads import side_by_side
 from ragen2.errors import RunError
-from ragen2.policy import Gradient
 from ragen2.types import FloatArray, Sample, Update
 
 if TYPE_CHECKING:
@@ -210,18 +210,18 @@ class TorchLearner:
             name: value if name.endswith("loss") else value / total for name, value in whole.items()
         }
 
-    def gradient(self, samples: Sequence[Sample], objective: Objective) -> Gradient:
+    def gradient(self, samples: Sequence[Sample], objective: Objective) -> TensorGradient:
         """The gradient over all samples as one vector, in the order of the trained parameters."""
         self.gradients(samples, objective)
+        home = home_of(self._trained)
         parts = [
-            torch.zeros(p.numel())
+            torch.zeros(p.numel(), device=home)
             if p.grad is None
-            else whole_tensor(p.grad.detach()).float().cpu().flatten()
+            else whole_tensor(p.grad.detach()).to(home, torch.float32).flatten()
             for p in self._trained
         ]
         self.optimiser.zero_grad(set_to_none=True)
-        vector: Gradient = torch.cat(parts).numpy()
-        return vector
+        return TensorGradient(torch.cat(parts))
 
     def save_model(self, folder: Path) -> None:
         """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""

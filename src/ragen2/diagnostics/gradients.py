@@ -1,19 +1,19 @@
 """Gradients by reward variance: does the task still pull harder than what ignores the input?
 
-Pure numpy on gradient vectors that a learner computed; ``trainer/probe.py`` gets them.
+On gradients that a learner computed and keeps; ``trainer/probe.py`` gets them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from ragen2.policy import Gradient
 from ragen2.types import FloatArray
 
-Vector = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 PARTS = ("task", "kl", "entropy")
 """Parts whose directions are compared."""
 ALL_PARTS = ("task", "centred", "kl", "entropy")
@@ -117,20 +117,18 @@ def edge_buckets(variance_P: FloatArray, edges: Sequence[float]) -> list[list[in
     return [np.flatnonzero(place_P == bucket).tolist() for bucket in range(len(edges))]
 
 
-def norm(vector: Vector) -> float:
+def norm(gradient: Gradient) -> float:
     """Euclidean length, summed in double precision."""
-    return float(np.sqrt(np.dot(vector.astype(np.float64), vector.astype(np.float64))))
+    return math.sqrt(gradient.dot(gradient))
 
 
-def cosines(vectors: Mapping[str, Vector]) -> dict[str, float]:
+def cosines(vectors: Mapping[str, Gradient]) -> dict[str, float]:
     """Cosine of every pair of gradients that both have a length."""
     names = [name for name in PARTS if name in vectors and norm(vectors[name]) > 0.0]
     found: dict[str, float] = {}
     for place, first in enumerate(names):
         for second in names[place + 1 :]:
-            dot = float(
-                np.dot(vectors[first].astype(np.float64), vectors[second].astype(np.float64))
-            )
+            dot = vectors[first].dot(vectors[second])
             found[f"{first}_{second}"] = dot / (norm(vectors[first]) * norm(vectors[second]))
     return found
 
@@ -165,17 +163,16 @@ class PolicyGradient:
     """Running sums of what single rollouts contribute to the policy gradient."""
 
     count: int = 0
-    total: FloatArray | None = None
+    total: Gradient | None = None
     squares: float = 0.0
     """Sum of the contributions' squared norms."""
     score_squares: float = 0.0
     """Sum of the score functions' squared norms."""
 
-    def add(self, score: Vector, advantage: float) -> None:
+    def add(self, score: Gradient, advantage: float) -> None:
         """One rollout: the gradient of its log-probability and how much better than its group it did."""
-        wide = score.astype(np.float64)
-        size = float(np.dot(wide, wide))
-        self.total = advantage * wide if self.total is None else self.total + advantage * wide
+        size = score.dot(score)
+        self.total = score.added_to(self.total, advantage)
         self.count += 1
         self.squares += advantage**2 * size
         self.score_squares += size
@@ -183,7 +180,7 @@ class PolicyGradient:
     def join(self, other: PolicyGradient) -> None:
         """Add another's sums."""
         if other.total is not None:
-            self.total = other.total if self.total is None else self.total + other.total
+            self.total = other.total.added_to(self.total, 1.0)
         self.count += other.count
         self.squares += other.squares
         self.score_squares += other.score_squares

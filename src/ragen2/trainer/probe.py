@@ -212,7 +212,7 @@ def _policy_gradient(config: RunConfig, learner: Learner, group: Group) -> Polic
     found = PolicyGradient()
     for parts, advantage in zip(members, centred_G, strict=True):
         if parts:
-            found.add(-learner.gradient(parts, Score()), float(advantage))
+            found.add(learner.gradient(parts, Score()), -float(advantage))
     return found
 
 

@@ -93,16 +93,22 @@ def test_adapted_layers_are_refused_unless_the_engine_reads_adapters() -> None:
     assert "adapted or quantised layers" in str(read_family(network.get_base_model()))
 
 
-def test_kernels_need_heads_of_a_power_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: object())
     problems = [
         family.kernel_problem
-        for width in (16, 24)
+        for width in (32, 24, 16)
         if isinstance(
             family := read_family(LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=width))), Family
         )
     ]
-    assert problems == [None, "heads are 24 wide, and our kernels count in powers of two"]
+    assert problems == [
+        None,
+        "heads are 24 wide, and our kernels count in powers of two",
+        "heads are 16 wide, and our kernels need 32",
+    ]
     monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: None)
     family = read_family(LlamaForCausalLM(LlamaConfig(**SHAPE)))
     assert isinstance(family, Family)

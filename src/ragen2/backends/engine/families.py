@@ -18,6 +18,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 ROTARY = ("default", "linear", "llama3")
 """Rotary embeddings whose frequencies do not depend on the length of the text."""
+SMALLEST_HEAD = 32
+"""Our kernels multiply half a head at a time, and Triton multiplies no fewer than 16 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Family:
             return "Triton is not installed"
         if self.head_dim & (self.head_dim - 1):
             return f"heads are {self.head_dim} wide, and our kernels count in powers of two"
+        if self.head_dim < SMALLEST_HEAD:
+            return f"heads are {self.head_dim} wide, and our kernels need {SMALLEST_HEAD}"
         return None
 
     def rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
