@@ -113,3 +113,16 @@ def test_rows_of_two_calls_ago_no_longer_wait(cache: SlotCache) -> None:
     cache.hold(first[0].slot, ids(1, 5))
     cache.hold(cache.place([ids(2)])[0].slot, ids(2, 5))
     assert cache.waiting([ids(3)]) == 1
+
+
+def test_a_cache_leaves_most_of_the_memory_to_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SlotCache(2, 2, 4, torch.float32, torch.device("cpu"))
+    a_row = cache.bytes_of(1, 256)
+    memory = 40 * a_row
+    monkeypatch.setattr(
+        cache, "_free_memory", lambda: memory - cache.bytes_of(cache.num_slots, cache.num_tokens)
+    )
+    assert cache.rows_that_fit(200) == 11  # three tenths of forty, and one for the spare slot
+    cache.reserve(11, 200)
+    assert cache.rows_that_fit(200) == 11, "what it holds already is not asked for again"
+    assert cache.rows_that_fit(400) == 5

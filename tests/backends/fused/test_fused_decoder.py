@@ -158,8 +158,10 @@ def test_a_gpu_keeps_as_many_layers_as_memory_allows(monkeypatch: pytest.MonkeyP
     weight = torch.nn.Parameter(torch.empty(96, 32, device="meta"))
     monkeypatch.setattr(fused.family.embed, "weight", weight)
     monkeypatch.setattr(torch.nn.Parameter, "device", torch.device("cuda:0"), raising=False)
-    properties = type("Properties", (), {"total_memory": 10 * decoder_module.KEPT_BYTES})
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    free = 10 * decoder_module.KEPT_BYTES
+    monkeypatch.setattr(decoder_module, "free_memory", lambda _: free)
     tokens = decoder_module.KEPT_BYTES // (2 * a_token)
     assert fused._kept_layers(tokens) == 2
     assert fused._kept_layers(3 * tokens) == 0
+    free = decoder_module.KEPT_BYTES
+    assert fused._kept_layers(tokens) == 1  # half of what is free

@@ -14,8 +14,11 @@ ROUND = 256
 """Rows grow in steps of so many tokens, because growing means new CUDA graphs."""
 ROOMY = 1024
 """Tokens a row starts with where memory is plenty, so that a conversation's turns do not grow it."""
-ROOMY_SHARE, FULL_SHARE = 0.1, 0.5
-"""Shares of the free memory that a roomy and a growing cache may take."""
+ROOMY_SHARE, FULL_SHARE = 0.1, 0.3
+"""Shares of the memory that is free without a cache, for a roomy and for a growing one.
+
+The rest is the learner's, which works while the rows wait.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,10 @@ class SlotCache:
         return numbers * slots * tokens * self._dtype.itemsize
 
     def rows_that_fit(self, tokens: int) -> int:
-        """How many rows of so many tokens the free memory has room for, at least one."""
+        """How many rows of so many tokens this cache's share has room for, at least one."""
         size = self.bytes_of(1, _rounded(tokens))
-        budget = self._free_memory() * FULL_SHARE + self.bytes_of(self.num_slots, self.num_tokens)
-        return max(1, int(budget // size) - 1)
+        own = self.bytes_of(self.num_slots, self.num_tokens)
+        return max(1, int(FULL_SHARE * (self._free_memory() + own) // size) - 1)
 
     def reserve(self, slots: int, tokens: int) -> bool:
         """Make room for so many rows of so many tokens; True when the memory has moved."""

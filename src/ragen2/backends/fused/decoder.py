@@ -11,13 +11,13 @@ from ragen2.backends.engine.families import Family, read_family
 from ragen2.backends.engine.weights import EngineWeights
 from ragen2.backends.fused.layer import Layer
 from ragen2.backends.fused.operations import Operations, Rotation, TorchOperations
-from ragen2.backends.gpu_memory import total_memory
+from ragen2.backends.gpu_memory import free_memory
 from ragen2.backends.packing import HALF, Packing
 
 KEPT_BYTES = 5 * 2**30
 """What layers may keep for the backward pass on a GPU before the rest of them computes again."""
-KEPT_SHARE = 0.2
-"""The same as a share of a smaller GPU's memory."""
+KEPT_SHARE = 0.5
+"""The same as a share of what is free, where that is less."""
 
 
 class FusedDecoder:
@@ -73,7 +73,7 @@ class FusedDecoder:
         heads = 2 * (family.num_heads + family.num_kv_heads) * family.head_dim
         inner = 2 * family.blocks[0].gate.weight.shape[0]
         a_token = 4 * hidden + (heads + inner) * size + 4 * family.num_heads
-        return int(min(KEPT_BYTES, KEPT_SHARE * total_memory(device)) // (a_token * tokens))
+        return int(min(KEPT_BYTES, KEPT_SHARE * free_memory(device)) // (a_token * tokens))
 
 
 def fused_decoder(network: Any, dtype: torch.dtype) -> FusedDecoder | None:
