@@ -18,6 +18,7 @@ from ragen2.experiments.analyses.dynamics import falls_at, first_warning
 from ragen2.experiments.analyses.predictor import find_pairs
 from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, CellRun, Cells
 from ragen2.experiments.intervals import Estimate
+from ragen2.filtering.presets import PRESETS
 from ragen2.reports.load import Run
 from ragen2.runs.scores import ScopeScores, ScoreRecord, write_scores
 
@@ -225,6 +226,7 @@ def pair(cell_of, seed: int, ratio: float, added: float, **more) -> list[CellRun
             seed,
             {
                 SUCCESS: [0.1, 0.2 + (added if kind == "top_p" else 0.0)],
+                "reward/variance": [None, 1.0],
                 "reward/variance_std_over_mean": [None, ratio],
             },
             settings_of(kind, seed, **more),
@@ -245,7 +247,9 @@ def test_predictor_pairs_runs_that_differ_in_their_filter_alone(cell_of, claims_
     alone = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("top_p", 7), filter="top_p")
     harder = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("top_p", 0, mass=0.4), filter="harder")
     other_rule = cell_of(0, {SUCCESS: [0.1, 0.9]}, settings_of("quantile", 0), filter="quantile")
-    found = find_pairs([*runs, alone, harder, other_rule])
+    guide = settings_of("top_p", 0) | {"filter": PRESETS["ragen_guide"]}
+    definition = cell_of(0, {SUCCESS: [0.1, 0.9]}, guide, filter="guide")
+    found = find_pairs([*runs, alone, harder, other_rule, definition])
     assert [(one.ratio, round(one.gain, 6)) for one in found] == [
         (1.2, 30.0),
         (1.1, 20.0),
@@ -256,6 +260,26 @@ def test_predictor_pairs_runs_that_differ_in_their_filter_alone(cell_of, claims_
     assert claims["rho/pairs"].value == pytest.approx(1.0)
     assert claims["gain/high"].value == pytest.approx(25.0)
     assert claims["gain/low"].value == pytest.approx(-5.0)
+    assert claims["rho/pairs"].num == 2, "seeds of a cell count once"
+
+
+def test_predictor_takes_the_ratio_of_the_first_batch_or_none(cell_of):
+    metrics = {
+        SUCCESS: [0.1, 0.2, 0.3],
+        "reward/variance": [None, 0.0, 1.0],
+        "reward/variance_std_over_mean": [None, None, 1.5],
+    }
+    plain, filtered = (
+        cell_of(0, metrics, settings_of(kind, 0), filter=kind) for kind in ("keep_all", "top_p")
+    )
+    assert find_pairs([plain, filtered]) == []
+
+
+def test_predictor_pairs_runs_of_one_model_wherever_it_lies(cell_of):
+    runs = pair(cell_of, 0, 1.2, 0.3)
+    for one, folder in zip(runs, ("here", "there"), strict=True):
+        one.run.settings["model"] = {"path": f"{folder}/models/Lake-0123"}
+    assert len(find_pairs(runs)) == 1
 
 
 def test_interventions_turn_a_filter_up_by_keeping_less(cell_of, claims_of):

@@ -10,6 +10,7 @@ import pytest
 from ragen2.experiments.intervals import (
     Estimate,
     bootstrap_estimate,
+    grouped_spearman_estimate,
     mean_estimate,
     paired_estimate,
     share_estimate,
@@ -109,3 +110,20 @@ def test_the_same_numbers_give_the_same_interval():
     rng = np.random.default_rng(1)
     pairs = [(float(x), float(x + rng.normal())) for x in range(12)]
     assert spearman_estimate([pairs], "same") == spearman_estimate([pairs], "same")
+
+
+def test_few_pairs_in_perfect_order_have_no_interval():
+    """Every sample of them is in perfect order too, which would make an interval of no length."""
+    pairs = [(float(i), float(i)) for i in range(9)]
+    found = spearman_estimate([pairs], "few")
+    assert (found.value, found.low, found.high, found.num) == (1.0, None, None, 9)
+
+
+def test_pairs_that_are_alike_do_not_shorten_an_interval():
+    rng = np.random.default_rng(2)
+    groups = [[(float(x), float(x + 4.0 * rng.normal()))] for x in range(12)]
+    once = grouped_spearman_estimate(groups, "groups", "cells")
+    copied = grouped_spearman_estimate([one * 5 for one in groups], "groups", "cells")
+    assert (copied.num, copied.how) == (12, "bootstrap over cells")
+    assert copied.value == pytest.approx(once.value, abs=0.01)
+    assert copied.high - copied.low == pytest.approx(once.high - once.low, abs=0.02)

@@ -40,7 +40,7 @@ class TensorGradient:
         return total
 
     def to_numpy(self) -> NDArray[np.float32]:
-        """A copy on the host."""
+        """On the host; there it is this memory, not a copy."""
         return self.values.cpu().numpy()
 
 

@@ -17,6 +17,8 @@ DRAWS = 2000
 """Bootstrap samples."""
 FEWEST_FINITE = 0.9
 """Share of bootstrap samples whose statistic must exist for an interval to be given."""
+FEWEST_PAIRS = 10
+"""Of a rank correlation with an interval: samples of fewer are too much alike, and its interval too short."""
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)
 Pair = tuple[float, float]
@@ -82,11 +84,12 @@ def bootstrap_estimate(
     rows: Sequence[Sequence[Row]],
     statistic: Callable[[Sequence[Sequence[Row]]], float | None],
     name: str,
+    of: str = "runs",
 ) -> Estimate | None:
     """A statistic of strata of rows, with a percentile interval: rows are drawn anew in each stratum.
 
     Samples in which the statistic does not exist are left out; where they are more than a tenth, no
-    interval is given.
+    interval is given. ``of`` says what a row is.
     """
     value = statistic(rows)
     if value is None:
@@ -98,17 +101,36 @@ def bootstrap_estimate(
         again = statistic(drawn)
         if again is not None:
             found.append(again)
-    num = sum(map(len, rows))
+    num, how = sum(map(len, rows)), f"bootstrap over {of}"
     if len(found) < FEWEST_FINITE * DRAWS:
-        return Estimate(value, None, None, num, "bootstrap over runs")
+        return Estimate(value, None, None, num, how)
     low, high = np.quantile(found, [0.025, 0.975])
-    return Estimate(value, float(low), float(high), num, "bootstrap over runs")
+    return Estimate(value, float(low), float(high), num, how)
 
 
-def spearman_estimate(strata: Sequence[Sequence[Pair]], name: str) -> Estimate | None:
+def spearman_estimate(
+    strata: Sequence[Sequence[Pair]], name: str, of: str = "runs"
+) -> Estimate | None:
     """Spearman's correlation inside each stratum, averaged by size; None below 3 pairs in all of them."""
     used = [list(one) for one in strata if _spearman([one]) is not None]
-    return bootstrap_estimate(used, _spearman, name) if used else None
+    return _of_enough(bootstrap_estimate(used, _spearman, name, of)) if used else None
+
+
+def grouped_spearman_estimate(
+    groups: Sequence[Sequence[Pair]], name: str, of: str
+) -> Estimate | None:
+    """Spearman's correlation over all pairs; whole groups are drawn, because pairs of one are alike."""
+
+    def statistic(drawn: Sequence[Sequence[Sequence[Pair]]]) -> float | None:
+        return _spearman([[pair for group in drawn[0] for pair in group]])
+
+    return _of_enough(bootstrap_estimate([groups], statistic, name, of))
+
+
+def _of_enough(found: Estimate | None) -> Estimate | None:
+    if found is None or found.num >= FEWEST_PAIRS:
+        return found
+    return Estimate(found.value, None, None, found.num, found.how)
 
 
 def _spearman(strata: Sequence[Sequence[Pair]]) -> float | None:

@@ -66,7 +66,8 @@ class Part:
 
     def loss(self, inputs: LossInputs) -> TokenLoss:
         """The part's loss at each token."""
-        if self.name == "kl" and inputs.ref_logp_N is not None:
+        if self.name == "kl":
+            assert inputs.ref_logp_N is not None, "a probe of KL needs the starting model"  # noqa: S101
             estimator = kl_estimator(self.algorithm)
             return TokenLoss(kl_estimate(inputs.logp_N, inputs.ref_logp_N, estimator), {})
         if self.name == "entropy":

@@ -126,3 +126,22 @@ def test_a_cache_leaves_most_of_the_memory_to_the_learner(monkeypatch: pytest.Mo
     cache.reserve(11, 200)
     assert cache.rows_that_fit(200) == 11, "what it holds already is not asked for again"
     assert cache.rows_that_fit(400) == 5
+
+
+def test_longer_rows_that_no_longer_all_fit_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SlotCache(2, 2, 4, torch.float32, torch.device("cpu"))
+    memory = 40 * cache.bytes_of(1, ROUND)
+    monkeypatch.setattr(
+        cache, "_free_memory", lambda: memory - cache.bytes_of(cache.num_slots, cache.num_tokens)
+    )
+    cache.reserve(11, ROUND)
+    cache.place([ids(number) for number in range(11)])
+    for slot in range(11):
+        cache.hold(slot, ids(slot, slot))
+    cache.keys[:, 0, :, 0] = 7.0
+    assert cache.reserve(1, 4 * ROUND)
+    assert (cache.num_slots, cache.num_tokens) == (2, 4 * ROUND)
+    assert cache.bytes_of(cache.num_slots, cache.num_tokens) <= 0.3 * memory
+    assert bool((cache.keys[:, 0, :, 0] == 7.0).all()), "a row that stays keeps what it holds"
+    places = cache.place([ids(0, 0, 1), ids(9, 9, 1)])
+    assert [place.known for place in places] == [2, 0], "a row that was let go is read again"

@@ -151,10 +151,14 @@ def test_what_we_cannot_read_is_left_to_hugging_face() -> None:
     assert fused_decoder(network.to(torch.bfloat16), torch.float32) is None
 
 
-def test_a_gpu_keeps_as_many_layers_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = own(random_network(*MODELS[0]))
+@pytest.mark.parametrize(("model", "heads", "width"), [(0, 12, 8), (2, 12 + 8, 16)])
+def test_a_gpu_keeps_as_many_layers_as_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, model: int, heads: int, width: int
+) -> None:
+    """Queries, what they attended to, keys and values; with norms of heads, what went into these too."""
+    fused = own(random_network(*MODELS[model]))
     assert fused._kept_layers(10**9) == SHAPE["num_hidden_layers"]  # a CPU keeps them all
-    a_token = 4 * 32 + (2 * (4 + 2) * 8 + 2 * 48) * 4 + 4 * 4
+    a_token = 4 * 32 + (heads * width + 2 * 48) * 4 + 4 * 4
     weight = torch.nn.Parameter(torch.empty(96, 32, device="meta"))
     monkeypatch.setattr(fused.family.embed, "weight", weight)
     monkeypatch.setattr(torch.nn.Parameter, "device", torch.device("cuda:0"), raising=False)

@@ -72,16 +72,21 @@ class SlotCache:
         """Make room for so many rows of so many tokens; True when the memory has moved."""
         if slots <= self.num_slots and tokens <= self.num_tokens:
             return False
-        slots, tokens = max(slots, self.num_slots), max(_rounded(tokens), self.num_tokens)
+        tokens = max(_rounded(tokens), self.num_tokens)
+        # Longer rows may leave no room for all there are: those beyond what is asked for are let go.
+        slots = max(slots, min(self.num_slots, self.rows_that_fit(tokens)))
         if self.bytes_of(slots, ROOMY) < ROOMY_SHARE * self._free_memory():
             tokens = max(tokens, ROOMY)
-        kept, used = self.num_slots, self.num_tokens
+        kept, used = min(slots, self.num_slots), self.num_tokens
+        if not any(self._held):  # nothing to move: no need to hold both at once
+            self.keys = self.values = self._empty(0, 0)
+            kept = used = 0
         keys, values = self._empty(slots + 1, tokens), self._empty(slots + 1, tokens)
         keys[:, :kept, :, :used] = self.keys[:, :kept]
         values[:, :kept, :, :used] = self.values[:, :kept]
         self.keys, self.values = keys, values
-        self._held += [b""] * (slots - kept)
-        self._used += [0] * (slots - kept)
+        self._held = self._held[:kept] + [b""] * (slots - kept)
+        self._used = self._used[:kept] + [0] * (slots - kept)
         self.num_slots, self.num_tokens = slots, tokens
         return True
 

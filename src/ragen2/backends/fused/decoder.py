@@ -71,6 +71,8 @@ class FusedDecoder:
         family, size = self.family, self.dtype.itemsize
         hidden = family.embed.weight.shape[1]
         heads = 2 * (family.num_heads + family.num_kv_heads) * family.head_dim
+        if family.blocks[0].q_norm is not None:  # heads are kept before and after their norms
+            heads += (family.num_heads + 2 * family.num_kv_heads) * family.head_dim
         inner = 2 * family.blocks[0].gate.weight.shape[0]
         a_token = 4 * hidden + (heads + inner) * size + 4 * family.num_heads
         return int(min(KEPT_BYTES, KEPT_SHARE * free_memory(device)) // (a_token * tokens))

@@ -20,7 +20,6 @@ PROXIES = (
     "reasoning_entropy",
 )
 SCOPES = ("first_turn", "trajectory")
-MI_FAMILY, ENTROPY_FAMILY = PROXIES[:6], PROXIES[6:]
 SHOWN = (
     ("MI", "collapse/first_turn/mi_estimate"),
     ("retrieval", "collapse/first_turn/retrieval_accuracy"),

@@ -6,17 +6,24 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from ragen2.experiments.arms import POINTS
-from ragen2.experiments.cells import SUCCESS, CellRun, Cells, first, peak
+from ragen2.experiments.cells import SUCCESS, CellRun, Cells, peak
 from ragen2.experiments.charts import scatter_figure
 from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import mean_estimate, spearman_estimate
+from ragen2.experiments.intervals import (
+    grouped_spearman_estimate,
+    mean_estimate,
+    spearman_estimate,
+)
+from ragen2.filtering import TopP
+from ragen2.reports.load import Run
 
-RATIO = "reward/variance_std_over_mean"
-MASS = 0.9
-"""Of the paper's filter; other strengths are another experiment's."""
+RATIO, VARIANCE = "reward/variance_std_over_mean", "reward/variance"
+THE_FILTER = TopP(mass=0.9)
+"""The paper's; other strengths and definitions are other experiments'."""
 THRESHOLD = 0.75
 """Half-way between the paper's cells that gain (1.16, 1.29) and the one that does not (0.33)."""
 
@@ -47,16 +54,18 @@ def analyse(cells: Cells) -> Findings:
             rows.append((cell, len(mine), ratio, gain))
             means.append((ratio.value, gain.value))
     claims = []
-    over_pairs = spearman_estimate([[(one.ratio, one.gain) for one in pairs]], "predictor pairs")
-    over_cells = spearman_estimate([means], "predictor cells")
+    # Seeds of one cell have nearly the same ratio: cells are what varies, and what is counted.
+    by_pair = [[(one.ratio, one.gain) for one in mine] for mine in by_cell.values()]
+    over_pairs = grouped_spearman_estimate(by_pair, "predictor pairs", "cells")
+    over_cells = spearman_estimate([means], "predictor cells", "cells")
     for name, found in (("rho/pairs", over_pairs), ("rho/cells", over_cells)):
         if found is not None:
             claims.append(Claim(name, found, "rank correlation"))
     for name, gains in (
-        ("gain/high", [one.gain for one in pairs if one.ratio >= THRESHOLD]),
-        ("gain/low", [one.gain for one in pairs if one.ratio < THRESHOLD]),
+        ("gain/high", [gain for ratio, gain in means if ratio >= THRESHOLD]),
+        ("gain/low", [gain for ratio, gain in means if ratio < THRESHOLD]),
     ):
-        found = mean_estimate(gains, "t over pairs of runs")
+        found = mean_estimate(gains, "t over cells")
         if found is not None:
             claims.append(Claim(name, found, "points", 1))
     points: dict[str, list[tuple[float, float]]] = {}
@@ -90,7 +99,7 @@ def find_pairs(runs: list[CellRun]) -> list[Pair]:
         if other is None or not _is_the_filter(one.run.settings["filter"]):
             continue
         # The first batch is the same in both: same weights, same tasks, same streams.
-        ratio = first(RATIO)(other.run)
+        ratio = _first_ratio(other.run)
         ends = peak(SUCCESS)(one.run), peak(SUCCESS)(other.run)
         if ratio is None or ends[0] is None or ends[1] is None:
             continue
@@ -106,13 +115,21 @@ def find_pairs(runs: list[CellRun]) -> list[Pair]:
     return found
 
 
+def _first_ratio(run: Run) -> float | None:
+    """Of the first batch alone; it has none where all rewards are equal."""
+    steps, ratios = run.series(VARIANCE).steps, run.series(RATIO)
+    return dict(zip(ratios.steps, ratios.values, strict=True)).get(steps[0]) if steps else None
+
+
 def _is_the_filter(settings: Mapping[str, Any]) -> bool:
-    return bool(settings["kind"] == "top_p" and settings.get("mass", MASS) == MASS)
+    return bool(settings["kind"] == THE_FILTER.kind and TopP.model_validate(settings) == THE_FILTER)
 
 
 def _key(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Everything of a run but its filter; the last part names it in short."""
+    """Everything of a run but its filter, wherever its model lies; the last part names it in short."""
     rest = {name: value for name, value in settings.items() if name not in {"filter", "seed"}}
+    model = dict(settings.get("model", {}))
+    rest["model"] = model | {"path": PurePath(str(model.get("path", ""))).name}
     text = json.dumps(rest, sort_keys=True, default=str)
     short = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
     return (text, str(settings.get("seed", 0)), short)
