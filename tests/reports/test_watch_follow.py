@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_a_run_is_followed_from_before_it_exists_to_its_end(tmp_path):
         assert steps(followed) == [list(range(step + 1))]
     run.rewind(1)
     assert steps(followed) == [[0, 1]]
+
+
+def test_a_run_whose_settings_are_being_written_can_be_followed(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    seen: list[list[list[int]]] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(steps(Followed([path]))))
+    RunDirectory.create(path, "steps = 2\n")
+    assert seen == [[[]]]
 
 
 def test_what_is_followed_is_what_a_report_reads(tmp_path):

@@ -29,6 +29,21 @@ def test_a_file_that_is_there_is_replaced(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "new"
 
 
+def test_of_two_writers_at_once_each_publishes_a_whole_file(tmp_path, monkeypatch):
+    flush = os.fsync
+
+    def meet_another(handle: int) -> None:
+        monkeypatch.setattr(os, "fsync", flush)
+        write_atomically(tmp_path / "a.txt", "second")
+        assert (tmp_path / "a.txt").read_text() == "second"
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", meet_another)
+    write_atomically(tmp_path / "a.txt", "first, but slower")
+    assert (tmp_path / "a.txt").read_text() == "first, but slower"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new_one(tmp_path, monkeypatch, broken):
     write_atomically(tmp_path / "a.txt", "old")

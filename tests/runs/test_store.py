@@ -210,6 +210,22 @@ def test_rewinding_clears_half_written_checkpoints(run):
     assert not half.exists()
 
 
+def test_rewinding_clears_the_runs_half_written_files_and_leaves_those_of_others(run):
+    own = [
+        run.path / "rollouts" / ".partial-step_000002.jsonl-1a2b",
+        run.path / "scores" / ".partial-step_000002.json.gz-1a2b",
+        run.path / "images" / ".partial-step_000002.zip-1a2b",
+        run.path / ".partial-steps.jsonl-1a2b",
+    ]
+    other = run.path / ".partial-report.html-1a2b"
+    for path in [*own, other]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half")
+    run.rewind(0)
+    assert [path.name for path in own if path.exists()] == []
+    assert other.exists()
+
+
 # --- rollouts --------------------------------------------------------------------------------------
 
 

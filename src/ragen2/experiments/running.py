@@ -18,6 +18,7 @@ from ragen2.experiments.models import make_models
 from ragen2.experiments.plan import Plan, write_run_files
 from ragen2.experiments.started import note_start
 from ragen2.experiments.weights import drop_weights
+from ragen2.runs.files import PARTIAL
 from ragen2.trainer.child import is_held
 from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, refuse_unfit, run_jobs
 
@@ -173,5 +174,5 @@ def _clear_stillborn(folder: Path) -> None:
     if not folder.is_dir() or (folder / "run.toml").exists():
         return
     inside = [path for path in folder.rglob("*") if path.is_file()]
-    if all(path.name.startswith(".partial-") for path in inside):
+    if all(path.name.startswith(PARTIAL) for path in inside):
         shutil.rmtree(folder)

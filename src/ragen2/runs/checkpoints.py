@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ragen2.errors import RunError
-from ragen2.runs.files import flush_folder, write_atomically
+from ragen2.runs.files import PARTIAL, flush_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def save_checkpoint(
     still there.
     """
     final = checkpoint_folder(run, step)
-    partial = final.with_name(f".partial-{final.name}")
+    partial = final.with_name(f"{PARTIAL}{final.name}")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+
+PARTIAL = ".partial-"
+"""How the names of files and folders begin that are not whole yet; a kill leaves them behind."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside, flush to disk, then move into place. Text is written as UTF-8."""
-    partial = path.with_name(f".partial-{path.name}")
+    """Write beside, flush to disk, then move into place; of two writers at once the last one wins.
+
+    Text is written as UTF-8.
+    """
+    # What tells writers apart stands last, so that nobody takes half a .jsonl for one.
+    partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:12]}")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ragen2.errors import RunError
-from ragen2.runs.files import flush_folder
+from ragen2.runs.files import PARTIAL, flush_folder
 
 
 def fill_folder(folder: Path, write: Callable[[Path], None], texts: Mapping[str, str]) -> None:
     """Let ``write`` fill a new folder, add small text files, and move it into place."""
-    partial = folder.with_name(f".partial-{folder.name}")
+    partial = folder.with_name(f"{PARTIAL}{folder.name}")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

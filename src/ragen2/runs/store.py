@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ragen2.errors import RunError
-from ragen2.runs.files import write_atomically
+from ragen2.runs.files import PARTIAL, write_atomically
 from ragen2.runs.images import ImageStore
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import ScopeScores, ScoreRecord, list_scores, write_scores
@@ -96,8 +96,7 @@ class RunDirectory:
             if scored > step:
                 file.unlink()
         self.images.rewind(step)
-        for partial in (self.path / "checkpoints").glob(".partial-*"):
-            shutil.rmtree(partial)
+        self._clear_partials()
 
     def save_rollouts(self, step: int, groups: Iterable[Group]) -> None:
         """One trajectory a line, in one file a step; the images that they name stand beside them."""
@@ -117,3 +116,13 @@ class RunDirectory:
         self.images.save(step, (image for scope in found for image in scope.images))
         if found:
             write_scores(self.path, ScoreRecord(step=step, scopes=found))
+
+    def _clear_partials(self) -> None:
+        """Remove what a kill left half written; elsewhere in the directory others may be writing."""
+        places = (self.path / name for name in ("checkpoints", "rollouts", "scores", "images"))
+        found = [partial for place in places for partial in place.glob(f"{PARTIAL}*")]
+        for partial in [*found, *self.path.glob(f"{PARTIAL}{self.steps_file.name}*")]:
+            if partial.is_dir():
+                shutil.rmtree(partial)
+            else:
+                partial.unlink()

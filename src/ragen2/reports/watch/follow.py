@@ -9,11 +9,10 @@ from typing import Any
 
 from ragen2.errors import RunError
 from ragen2.reports.load import AUDIT, Run, load, load_audit
+from ragen2.runs.files import PARTIAL
 from ragen2.runs.tail import RecordTail
 
 RUN_FILE = "run.toml"
-BEING_MADE = frozenset({"rollouts", f".partial-{RUN_FILE}"})
-"""What a run directory holds before its settings are there."""
 
 
 class Followed:
@@ -45,9 +44,13 @@ def check(path: Path) -> None:
     """Raise when ``path`` is something else already, so that no run can come to be there."""
     if not path.exists() or is_there(path):
         return
-    is_waiting = path.is_dir() and {one.name for one in path.iterdir()} <= BEING_MADE
-    if not is_waiting:
+    if not path.is_dir() or not all(_is_being_made(one.name) for one in path.iterdir()):
         load(path)  # says what is wrong
+
+
+def _is_being_made(name: str) -> bool:
+    """Whether a run directory may hold this before its settings are there."""
+    return name == "rollouts" or name.startswith(f"{PARTIAL}{RUN_FILE}")
 
 
 def _settings(file: Path) -> dict[str, Any]:
