@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,13 @@ from made_runs import STAND_IN
 from ragen2.errors import ConfigError
 from ragen2.experiments import models as models_module
 from ragen2.experiments import running as running_module
-from ragen2.experiments.plan import Model, Plan, make_plan
+from ragen2.experiments.models import make_models
+from ragen2.experiments.plan import Model, Plan, make_plan, write_run_files
 from ragen2.experiments.running import Watcher, refuse_changed, run_plan
 from ragen2.experiments.started import note_start, read_started
 from ragen2.experiments.weights import drop_weights
 from ragen2.trainer import jobs as jobs_module
-from ragen2.trainer.child import is_held
+from ragen2.trainer.child import Child, is_held
 from ragen2.trainer.jobs import Job, is_finished
 from ragen2.trainer.warmstart import WarmstartConfig
 
@@ -316,6 +320,52 @@ def test_a_model_that_another_process_makes_is_waited_for(tmp_path):
     driver.join(PATIENCE)
     assert told[0] == "slow: a process of an earlier start still makes it; waiting"
     assert made(plan) == ["warmstart slow"]
+
+
+def test_two_starts_that_reach_a_model_together_make_it_once_and_neither_ends(
+    tmp_path, monkeypatch
+):
+    bare = plan_of(tmp_path, GOOD, values="0.5")
+    plan = with_models(bare, model(bare, "warm"))
+    write_run_files(plan)
+    both = threading.Barrier(2)
+    start = models_module.Child
+
+    def start_together(*words) -> Child:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(1.0)
+        return start(*words)
+
+    monkeypatch.setattr(models_module, "Child", start_together)
+    make = functools.partial(make_models, plan.models, at_once=1, variables={}, program=STAND_IN)
+    with ThreadPoolExecutor(2) as pool:
+        assert [one.result(PATIENCE) for one in [pool.submit(make), pool.submit(make)]] == [{}, {}]
+    assert made(plan) == ["warmstart warm"]
+
+
+LATE = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[-1])
+while folder.name == "slow" and not (folder.parent / "go").exists():
+    time.sleep(0.01)
+folder.mkdir()
+sys.exit("it exists already")
+"""
+
+
+def test_a_model_that_another_made_meanwhile_is_there_however_our_process_ended(tmp_path):
+    bare = plan_of(tmp_path, GOOD, values="0.5")
+    wanted = [model(bare, "warm"), model(bare, "slow")]
+    told: list[str] = []
+
+    def go_on(line: str) -> None:
+        told.append(line)
+        if not line.startswith("making"):
+            (bare.out / "models" / "go").touch()
+
+    program = [sys.executable, "-c", LATE]
+    assert make_models(wanted, at_once=2, variables={}, program=program, tell=go_on) == {}
+    assert told[:3] == ["making warm", "making slow", "made warm"]
 
 
 # --- the list of starts ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
 from ragen2.trainer import jobs as jobs_module
-from ragen2.trainer.child import Child, end_all, is_held
+from ragen2.trainer.child import Child, end_all, hold, is_held
 from ragen2.trainer.jobs import (
     Job,
     JobStatus,
@@ -224,6 +224,20 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path: Path) -> None
     assert states(first[0]) == ["done"]
 
 
+def test_a_run_that_another_process_finishes_meanwhile_is_not_resumed(tmp_path: Path) -> None:
+    first, second = job(tmp_path, "a", WAITING), job(tmp_path, "b")
+
+    def finish_second(statuses: Sequence[JobStatus]) -> None:
+        if statuses[0].step == 2 and not second.folder.exists():
+            begun(second)
+            saved(second, TrainerState(step=3))
+            (tmp_path / "go").touch()
+
+    found = train([first, second], at_once=1, on_change=finish_second)
+    assert states(found) == ["done", "done"]
+    assert {name for _, name, _ in noted(tmp_path)} == {"a"}
+
+
 def test_a_ctrl_c_of_the_terminal_does_not_reach_the_jobs(tmp_path: Path) -> None:
     """It goes to the process group of the terminal; jobs hear of it once, from here."""
     groups: list[int] = []
@@ -397,14 +411,25 @@ def test_a_start_is_told_before_the_process_begins(tmp_path: Path) -> None:
     assert len(told) == 2, "a finished job is not started"
 
 
+def test_a_start_that_another_process_was_before_is_not_told(tmp_path: Path) -> None:
+    todo = job(tmp_path)
+    todo.log.parent.mkdir()
+    told: list[Job] = []
+    with hold(todo.log):
+        (status,) = train([todo], on_start=told.append)
+    assert (status.state, told) == ("failed", [])
+
+
 def test_a_log_is_held_as_long_as_its_process_runs(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert not is_held(log)
-    child = Child([sys.executable, "-c", "input()"], log, {})
+    with hold(log) as file:
+        child = Child([sys.executable, "-c", "input()"], file, {})
     try:
         assert child.process.wait(PATIENCE) != 0  # it reads from nothing
         assert not is_held(log)
-        sleeper = Child([sys.executable, "-c", "import time; time.sleep(60)"], log, {})
+        with hold(log) as file:
+            sleeper = Child([sys.executable, "-c", "import time; time.sleep(60)"], file, {})
         assert is_held(log)
     finally:
         end_all([sleeper], 0.1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ragen2.experiments.plan import Model
-from ragen2.trainer.child import Child, end_all, is_held
+from ragen2.trainer.child import Child, HeldError, end_all, hold
 from ragen2.trainer.jobs import PROGRAM, child_variables
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -50,8 +50,9 @@ def make_models(
             if not left or (stop_asked() and not state.going):
                 break
             for model in left:
-                if len(state.going) < at_once and not stop_asked():
-                    _begin(state, model, by_name, [*program, *model.words], given, on_start, tell)
+                is_free = len(state.going) < at_once and not stop_asked()
+                if is_free and _can_begin(state, model, by_name):
+                    _begin(state, model, [*program, *model.words], given, on_start, tell)
             time.sleep(SECONDS_BETWEEN_LOOKS)
     finally:
         end_all(list(state.going.values()), SECONDS_TO_END)
@@ -62,32 +63,37 @@ def make_models(
     return state.problems
 
 
+def _can_begin(state: _Making, model: Model, models: Mapping[str, Model]) -> bool:
+    """Whether it is not under way and has what it is made from; where that cannot be had, nor can it."""
+    if model.name in state.going:
+        return False
+    if model.needs in state.problems:
+        state.problems[model.name] = f"{model.needs} is missing: {state.problems[model.needs]}"
+        return False
+    return not model.needs or models[model.needs].folder.is_dir()
+
+
 def _begin(
     state: _Making,
     model: Model,
-    models: Mapping[str, Model],
     words: list[str],
     variables: Mapping[str, str],
     on_start: Callable[[Model], None],
     tell: Tell,
 ) -> None:
-    if model.name in state.going:
-        return
-    if model.needs:
-        if model.needs in state.problems:
-            state.problems[model.name] = f"{model.needs} is missing: {state.problems[model.needs]}"
-            return
-        if not models[model.needs].folder.is_dir():
-            return
-    if is_held(model.log):
+    """Start its process, unless a process of another start makes it or has just made it."""
+    model.log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold(model.log) as log:
+            if model.folder.is_dir():
+                return
+            on_start(model)
+            tell(f"making {model.name}")
+            state.going[model.name] = Child(words, log, variables)
+    except HeldError:
         if model.name not in state.waits_for:
             tell(f"{model.name}: a process of an earlier start still makes it; waiting")
         state.waits_for.add(model.name)
-        return
-    model.log.parent.mkdir(parents=True, exist_ok=True)
-    on_start(model)
-    tell(f"making {model.name}")
-    state.going[model.name] = Child(words, model.log, variables)
 
 
 def _reap(state: _Making, models: Mapping[str, Model], tell: Tell) -> None:
@@ -96,7 +102,7 @@ def _reap(state: _Making, models: Mapping[str, Model], tell: Tell) -> None:
         if code is None:
             continue
         del state.going[name]
-        if code == 0 and models[name].folder.is_dir():
+        if models[name].folder.is_dir():  # whatever it ended with: another may have been faster
             tell(f"made {name}")
         else:
             state.problems[name] = f"{child.last_words()} (see {child.log})"

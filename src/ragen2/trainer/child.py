@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from ragen2.errors import RunError
 
@@ -17,33 +19,48 @@ LONGEST_TOLD = 300
 """Characters of a log's last line that are repeated."""
 
 
-class Child:
-    """A running program. It has a session of its own, so that a Ctrl-C here does not reach it twice."""
+class HeldError(RunError):
+    """Another process holds the log: what would be started runs already."""
 
-    def __init__(self, words: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
-        self.log = log
+
+@contextlib.contextmanager
+def hold(log: Path) -> Iterator[BinaryIO]:
+    """The log, opened and held by nobody else; raises ``HeldError`` when another process has it.
+
+    What is true inside stays true: whether the work is done already is decided here, not before.
+    """
+    with log.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HeldError(
+                f"another process still trains this run (it holds {log}); wait for it or end it"
+            ) from error
+        yield file
+
+
+class Child:
+    """A running program. It has a session of its own, so that a Ctrl-C here does not reach it twice.
+
+    It inherits the log that ``hold`` gave and holds it as long as it lives, longer than this program if need
+    be: no second one will write into the same run.
+    """
+
+    def __init__(self, words: Sequence[str], log: BinaryIO, variables: Mapping[str, str]) -> None:
+        self.log = Path(log.name)
         self.is_asked = False
         """Whether it was told to end."""
-        with log.open("ab") as file:
-            try:
-                # The child inherits the lock and keeps it as long as it lives, longer than this program
-                # if need be: no second one will write into the same run.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(
-                    f"another process still trains this run (it holds {log}); wait for it or end it"
-                ) from error
-            file.write(f"$ {shlex.join(words)}\n".encode())
-            file.flush()
-            self._start = file.tell()
-            self.process = subprocess.Popen(  # noqa: S603 - our own program
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
+        log.write(f"$ {shlex.join(words)}\n".encode())
+        log.flush()
+        self._start = log.tell()
+        self.process = subprocess.Popen(  # noqa: S603 - our own program
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
 
     @property
     def exit_code(self) -> int | None:

@@ -28,7 +28,7 @@ from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.runs.tail import RecordTail
-from ragen2.trainer.child import Child, end_all
+from ragen2.trainer.child import Child, end_all, hold
 from ragen2.trainer.state import read_state
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def run_jobs(
         variables: environment variables that the processes get beside this one's.
         on_change: hears how all jobs are whenever something is new.
         stop_asked: once it is true, running jobs finish their step and save, and none is started.
-        on_start: hears of each job just before its process is started.
+        on_start: hears of each job just before its process is started, once nobody else can start it.
         program: what starts ``ragen2``.
     """
     given = child_variables(min(at_once, len(jobs))) | dict(variables or {})
@@ -194,19 +194,19 @@ class _Run:
         self._seen: State | None = None
 
     def start(self, on_start: Callable[[Job], None]) -> None:
-        """Begin or resume it, if it waits for that."""
+        """Begin or resume it, if it waits for that and nobody has finished it meanwhile."""
         if self.state != "queued":
             return
-        job = self.job
-        has_begun = (job.folder / "run.toml").is_file()
-        where = ["--resume", job.folder] if has_begun else [job.run_file, "--out", job.folder]
-        words = [*self.program, "train", *map(str, where)]
         try:
-            job.log.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(job.run_file, dump_config(job.config))
-            on_start(job)
-            self.child = Child(words, job.log, self.variables)
-            self.state = "running"
+            self.job.log.parent.mkdir(parents=True, exist_ok=True)
+            with hold(self.job.log) as log:
+                if is_finished(self.job):
+                    self.state = "done"
+                    return
+                write_atomically(self.job.run_file, dump_config(self.job.config))
+                on_start(self.job)
+                self.child = Child(self._words(), log, self.variables)
+                self.state = "running"
         except (OSError, RunError) as error:
             self.state, self.problem = "failed", str(error)
 
@@ -231,6 +231,13 @@ class _Run:
     def status(self) -> JobStatus:
         code = self.child.exit_code if self.child is not None else None
         return JobStatus(self.job, self.state, self.records, code, self.problem)
+
+    def _words(self) -> list[str]:
+        """The command that begins it, or resumes it where it has begun."""
+        job = self.job
+        has_begun = (job.folder / "run.toml").is_file()
+        where = ["--resume", job.folder] if has_begun else [job.run_file, "--out", job.folder]
+        return [*self.program, "train", *map(str, where)]
 
     def _read(self) -> bool:
         """Take in new records; those of a damaged file stay as they were, and the file is named."""
