@@ -377,3 +377,13 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path):
         file.write('{"kind": "ru')
     assert [one.name for one in read_started(tmp_path)] == ["a"]
     assert read_started(tmp_path / "nowhere") == []
+
+
+def test_a_start_after_a_line_that_a_crash_cut_short_is_on_the_list(tmp_path):
+    note_start(tmp_path, "run", "a", "mine")
+    with (tmp_path / "started.jsonl").open("a") as file:
+        file.write('{"kind": "ru')
+    note_start(tmp_path, "run", "b", "mine")
+    note_start(tmp_path, "run", "c", "mine")
+    assert [one.name for one in read_started(tmp_path)] == ["a", "b", "c"]
+    assert len((tmp_path / "started.jsonl").read_text().splitlines()) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,8 +33,8 @@ def note_start(out: Path, kind: Literal["run", "model"], name: str, experiment: 
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with (out / FILE).open("a", encoding="utf-8") as file:
-            file.write(one.model_dump_json() + "\n")
+        with (out / FILE).open("a+b") as file:
+            file.write(f"{_missing_end(file)}{one.model_dump_json()}\n".encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -52,3 +52,11 @@ def read_started(out: Path) -> list[Started]:
         except ValidationError:
             continue
     return found
+
+
+def _missing_end(file: BinaryIO) -> str:
+    """The end of a last line that a crash cut short, so that the next one is not lost with it."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return ""
+    file.seek(-1, os.SEEK_END)
+    return "" if file.read(1) == b"\n" else "\n"
