@@ -368,6 +368,30 @@ def test_a_model_that_another_made_meanwhile_is_there_however_our_process_ended(
     assert told[:3] == ["making warm", "making slow", "made warm"]
 
 
+def test_a_model_of_finished_runs_is_not_made(tmp_path):
+    bare = plan_of(tmp_path, GOOD, values="0.5")
+    run(bare)
+    plan = with_models(bare, model(bare, "base"), model(bare, "warm", CRASH, needs="base"))
+    assert run(plan) == ["done"]
+    assert not (plan.out / "models" / "noted").exists()
+
+
+def test_a_finished_run_stays_finished_where_its_model_can_no_longer_be_made(tmp_path):
+    run(plan_of(tmp_path, GOOD, values="0.5"))
+    more = plan_of(tmp_path, GOOD, values="0.5, 0.7")
+    assert run(with_models(more, model(more, "bad", CRASH))) == ["done", "failed"]
+
+
+def test_asked_to_stop_while_models_are_made_it_leaves_the_runs_stopped(tmp_path):
+    bare = plan_of(tmp_path, GOOD, values="0.5")
+    plan = with_models(bare, model(bare, "base"), model(bare, "warm", needs="base"))
+    told: list[str] = []
+    watcher = Watcher(tell=told.append, stop_asked=lambda: "making base" in told)
+    (status,) = run_plan(plan, at_once=2, program=STAND_IN, watcher=watcher)
+    assert (status.state, status.problem) == ("stopped", "")
+    assert made(plan) == ["warmstart base"]
+
+
 # --- the list of starts ----------------------------------------------------------------------------
 
 

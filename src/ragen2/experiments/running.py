@@ -15,12 +15,12 @@ from pathlib import Path
 from ragen2.config import load_run
 from ragen2.errors import ConfigError
 from ragen2.experiments.models import make_models
-from ragen2.experiments.plan import Plan, write_run_files
+from ragen2.experiments.plan import Model, Plan, write_run_files
 from ragen2.experiments.started import note_start
 from ragen2.experiments.weights import drop_weights
 from ragen2.runs.files import PARTIAL
 from ragen2.trainer.child import is_held
-from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, refuse_unfit, run_jobs
+from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, is_finished, refuse_unfit, run_jobs
 
 TRIES = 2
 """Starts of a run that fails, in one command."""
@@ -53,7 +53,7 @@ def run_plan(
     given = dict(variables or {})
     write_run_files(plan)
     missing = make_models(
-        plan.models,
+        _needed_models(plan),
         at_once=at_once,
         variables=given,
         on_start=lambda model: note_start(plan.out, "model", model.name, plan.name),
@@ -61,16 +61,30 @@ def run_plan(
         stop_asked=watch.stop_asked,
         program=program,
     )
-    wanted = {cell.job.folder: cell.model for cell in plan.cells}
-    lost = {
-        job.folder: JobStatus(job, "failed", problem=missing[wanted[job.folder]])
-        for job in plan.jobs
-        if wanted[job.folder] in missing
-    }
+    lost = _lost_jobs(plan, missing)
     todo = [job for job in plan.jobs if job.folder not in lost]
     room = _Room() if not keep_weights else None
     found = _Trials(plan, at_once, given, watch, program, room).run(todo)
     return [lost.get(job.folder) or found[job.folder] for job in plan.jobs]
+
+
+def _needed_models(plan: Plan) -> list[Model]:
+    """Those that unfinished runs begin with, and what these are made from, in the plan's order."""
+    by_name = {model.name: model for model in plan.models}
+    unfinished = {job.folder for job in plan.jobs if not is_finished(job)}
+    names = {cell.model for cell in plan.cells if cell.job.folder in unfinished}
+    while more := {by_name[name].needs for name in names if name} - names:
+        names |= more
+    return [model for model in plan.models if model.name in names]
+
+
+def _lost_jobs(plan: Plan, missing: Mapping[str, str]) -> dict[Path, JobStatus]:
+    """Runs that cannot be trained because their model is missing; a finished one needs none."""
+    return {
+        cell.job.folder: JobStatus(cell.job, "failed", problem=missing[cell.model])
+        for cell in plan.cells
+        if cell.model in missing and not is_finished(cell.job)
+    }
 
 
 @dataclass(slots=True)
