@@ -113,6 +113,10 @@ def test_a_failed_job_tells_its_last_words_and_stops_no_other(
     assert found[1].problem == ""
 
 
+def test_no_jobs_are_no_statuses() -> None:
+    assert train([]) == []
+
+
 def test_a_folder_that_cannot_be_written_is_a_failed_job(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = train([job(tmp_path / "file", "a"), job(tmp_path, "b")])

@@ -122,7 +122,7 @@ def run_jobs(
         on_start: hears of each job just before its process is started, once nobody else can start it.
         program: what starts ``ragen2``.
     """
-    given = child_variables(min(at_once, len(jobs))) | dict(variables or {})
+    given = child_variables(min(at_once, max(1, len(jobs)))) | dict(variables or {})
     runs = [_Run(job, program, given) for job in jobs]
     try:
         while True:
