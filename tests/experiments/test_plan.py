@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,15 @@ def test_the_files_written_beforehand_are_those_of_the_commands(tmp_path):
     (model,) = warm.models
     assert warm.commands()[0] == f"ragen2 warmstart {model.recipe_file} --out {model.folder}"
     assert load_config(WarmstartConfig, model.recipe_file) == model.recipe
+
+
+def test_commands_with_blanks_in_their_paths_are_quoted(tmp_path):
+    found = make_plan("level", scale="tiny", out=tmp_path / "my runs; all")
+    (model,) = found.models
+    words = [shlex.split(command) for command in found.commands()]
+    assert words[0] == ["ragen2", *model.words]
+    job = found.jobs[0]
+    assert words[1] == ["ragen2", "train", str(job.run_file), "--out", str(job.folder)]
 
 
 def test_no_run_is_tuned_on_the_seeds_it_is_judged_by():

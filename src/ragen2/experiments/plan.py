@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,10 +111,10 @@ class Plan:
         return list(found.values())
 
     def commands(self) -> list[str]:
-        """The commands that make its models and runs one by one."""
-        made = [f"ragen2 {' '.join(model.words)}" for model in self.models]
-        trained = [f"ragen2 train {job.run_file} --out {job.folder}" for job in self.jobs]
-        return [*made, *trained]
+        """The commands that make its models and runs one by one, as a shell takes them."""
+        made = [model.words for model in self.models]
+        trained = [["train", str(job.run_file), "--out", str(job.folder)] for job in self.jobs]
+        return [shlex.join(["ragen2", *words]) for words in [*made, *trained]]
 
 
 def make_plan(
