@@ -29,8 +29,12 @@ def claims_of() -> Callable[..., dict[str, Any]]:
     """The estimates of an analysis by name."""
 
     def found(
-        analyse: Callable[[Cells], Any], cells: Sequence[CellRun], others: Sequence[CellRun] = ()
+        analyse: Callable[[Cells], Any],
+        cells: Sequence[CellRun],
+        others: Sequence[CellRun] = (),
+        plan: Sequence[Mapping[str, str]] | None = None,
     ) -> dict[str, Any]:
-        return {claim.name: claim.estimate for claim in analyse(Cells(cells, list(others))).claims}
+        analysed = analyse(Cells(cells, list(others), plan))
+        return {claim.name: claim.estimate for claim in analysed.claims}
 
     return found

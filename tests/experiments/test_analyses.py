@@ -174,6 +174,19 @@ def test_quartiles_take_the_first_less_the_last_and_the_trend(cell_of, claims_of
     assert found["trend/Box/success"].value < -0.9
 
 
+@pytest.mark.parametrize("missing", "14")
+def test_quartiles_claim_nothing_where_a_planned_one_has_no_run(cell_of, claims_of, missing):
+    cells = [
+        cell_of(seed, success(seed, 0.1 * int(quartile)), task="Box", quartile=quartile)
+        for quartile in "1234"
+        for seed in SEEDS
+    ]
+    plan = [one.labels for one in cells]
+    left = [one for one in cells if one.labels["quartile"] != missing]
+    assert claims_of(analyses.quartiles.analyse, cells, plan=plan)
+    assert claims_of(analyses.quartiles.analyse, left, plan=plan) == {}
+
+
 def test_noise_tells_gains_by_luck_and_slip_and_their_trend(cell_of, claims_of):
     cells = []
     for luck, slope in (("shared", -0.2), ("own", 0.0)):
@@ -338,6 +351,29 @@ def test_definitions_take_dynamic_sampling_apart(cell_of, claims_of):
     assert found["part/rule"].value == pytest.approx(5.0)
     assert found["part/resampling of nonzero"].value == pytest.approx(15.0)
     assert found["part/SNR filter less dynamic sampling"].value == pytest.approx(-10.0)
+
+
+def test_no_average_is_claimed_where_a_planned_task_or_algorithm_has_no_run(cell_of, claims_of):
+    cells = [
+        cell_of(seed, success(seed, best), algorithm=algorithm, task=task, filter=arm)
+        for algorithm in ("ppo", "grpo")
+        for task in ("Lake", "Box")
+        for arm, best in (("none", 0.2), ("top_p", 0.3))
+        for seed in SEEDS
+    ]
+    plan = [one.labels for one in cells]
+    ppo = [one for one in cells if one.has(algorithm="ppo")]
+    of_ppo = [one.labels for one in ppo]
+    for analyse in (analyses.main_table.analyse, analyses.definitions.analyse):
+        whole = claims_of(analyse, ppo, plan=of_ppo)
+        without_box = [one for one in ppo if one.has(task="Lake")]
+        assert any("average" in name for name in whole)
+        found = claims_of(analyse, without_box, plan=of_ppo)
+        assert found
+        assert not any("average" in name for name in found)
+    found = claims_of(analyses.main_table.analyse, ppo, plan=plan)
+    assert found["gain/ppo/average"].value == pytest.approx(10.0)
+    assert "gain/all/average" not in found
 
 
 def scored(folder: Path, prompts: int, grounded: float, seed: int) -> Run:

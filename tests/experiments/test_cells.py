@@ -89,6 +89,16 @@ def test_labels_keep_the_order_of_the_grid_and_choose_runs(cell_of):
     assert cells.where(task="a").by_seed(first("m")) == {0: 1.0, 1: 1.0}
 
 
+def test_labels_that_were_planned_are_known_without_a_finished_run(cell_of):
+    plan = [{"task": task, "filter": arm} for task in ("b", "a") for arm in ("none", "top_p")]
+    cells = Cells([cell_of(0, {"m": [1.0]}, task="a", filter="none")], plan=plan)
+    assert (cells.axis("task"), cells.planned_axis("task")) == (["a"], ["b", "a"])
+    assert cells.where(task="a").axis("filter") == ["none"]
+    assert cells.where(task="a").planned_axis("filter") == ["none", "top_p"]
+    assert cells.where(task="a").planned_axis("task") == ["a"]
+    assert Cells(cells.runs).planned_axis("task") == ["a"]
+
+
 def test_an_analysis_says_which_list_it_misses(cell_of):
     cells = Cells([cell_of(0, {}, task="a")])
     require_axes(cells, "task")

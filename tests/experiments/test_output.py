@@ -106,6 +106,7 @@ def test_runs_that_failed_are_listed_and_in_no_table(plan):
         ("0.5", 1),
         ("0.9", 0),
     ]
+    assert load_cells(plan).planned == [cell.labels for cell in plan.cells]
     write_results(plan, statuses, "x")
     text = (plan.folder / "table.md").read_text()
     assert "4 runs (3 finished, 1 failed)" in text

@@ -30,7 +30,7 @@ class CellRun:
 
     def has(self, **labels: str) -> bool:
         """Whether its labels are these."""
-        return all(self.labels.get(axis) == label for axis, label in labels.items())
+        return _has(self.labels, labels)
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,28 @@ class Cells:
     runs: Sequence[CellRun]
     others: Sequence[CellRun] = field(default_factory=list)
     """Finished runs of other experiments in the same folder."""
+    plan: Sequence[Mapping[str, str]] | None = None
+    """Labels of every cell that was planned, finished or not; None where only the runs tell."""
+
+    @property
+    def planned(self) -> Sequence[Mapping[str, str]]:
+        """Labels of the cells that there should be."""
+        return [one.labels for one in self.runs] if self.plan is None else self.plan
 
     def where(self, **labels: str) -> Cells:
         """Those with these labels."""
-        return Cells([one for one in self.runs if one.has(**labels)], self.others)
+        runs = [one for one in self.runs if one.has(**labels)]
+        if self.plan is None:
+            return Cells(runs, self.others)
+        return Cells(runs, self.others, [one for one in self.plan if _has(one, labels)])
 
     def axis(self, name: str) -> list[str]:
-        """The labels that an axis has, in the order of the grid."""
+        """The labels that an axis has among the runs, in the order of the grid."""
         return list(dict.fromkeys(one.labels[name] for one in self.runs if name in one.labels))
+
+    def planned_axis(self, name: str) -> list[str]:
+        """The labels that an axis should have, those without a finished run among them."""
+        return list(dict.fromkeys(labels[name] for labels in self.planned if name in labels))
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
         """The measure of each seed; runs that do not have it are left out.
@@ -176,3 +190,7 @@ def training_seconds(run: Run) -> float | None:
         if record.step > 1 and {"rollout", "update"} <= record.seconds.keys()
     ]
     return float(np.mean(spent)) if spent else None
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(axis) == label for axis, label in wanted.items())

@@ -61,7 +61,8 @@ def load_cells(plan: Plan) -> Cells:
         if cell.run in finished
     ]
     named = {job.folder.name for job in plan.jobs}
-    return Cells(mine, list(_others(plan.out / RUNS, named)))
+    labels = [cell.labels for cell in plan.cells]
+    return Cells(mine, list(_others(plan.out / RUNS, named)), labels)
 
 
 def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Written:

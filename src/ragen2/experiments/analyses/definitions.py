@@ -79,12 +79,12 @@ def analyse(cells: Cells) -> Findings:
 
 
 def _average_difference(cells: Cells, one: str, other: str) -> Estimate | None:
-    """Averaged over tasks inside each seed."""
+    """Averaged over tasks inside each seed; None where a planned task has no run."""
     sides = [
         averaged(
             [
                 cells.where(task=task, filter=arm).by_seed(peak(SUCCESS))
-                for task in cells.axis("task")
+                for task in cells.planned_axis("task")
             ]
         )
         for arm in (one, other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ragen2.experiments.arms import NONE, POINTS, averaged, filter_gain, level, require_axes
 from ragen2.experiments.cells import (
@@ -57,13 +57,15 @@ def analyse(cells: Cells) -> Findings:
 
 
 def _rows(cells: Cells) -> Iterator[tuple[str, Cells]]:
-    """A row a pair of model and algorithm; a block without a list of models names none."""
-    keys = [
-        tuple(one.labels.get(axis, "") for axis in ("model", "algorithm")) for one in cells.runs
-    ]
-    for key in dict.fromkeys(keys):
-        mine = [one for one, other in zip(cells.runs, keys, strict=True) if other == key]
-        yield "/".join(part for part in key if part) or "all", Cells(mine)
+    """A row a planned pair of model and algorithm; a block without a list of models names none."""
+    for key in dict.fromkeys(map(_key, cells.planned)):
+        mine = [one for one in cells.runs if _key(one.labels) == key]
+        planned = [labels for labels in cells.planned if _key(labels) == key]
+        yield "/".join(part for part in key if part) or "all", Cells(mine, plan=planned)
+
+
+def _key(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get("model", ""), labels.get("algorithm", "")
 
 
 def _average_gain(cells: Cells, arm: str) -> Estimate | None:
@@ -71,13 +73,16 @@ def _average_gain(cells: Cells, arm: str) -> Estimate | None:
 
 
 def _average_gain_of(rows: list[Cells], arm: str) -> Estimate | None:
-    """Gain averaged over tasks (and rows) inside each seed, so that seeds stay the unit."""
+    """Gain averaged over tasks (and rows) inside each seed, so that seeds stay the unit.
+
+    None where a planned task has no run: an average over fewer would be another number.
+    """
     arms = []
     for label in (arm, NONE):
         parts = [
             mine.where(task=task, filter=label).by_seed(peak(SUCCESS))
             for mine in rows
-            for task in mine.axis("task")
+            for task in mine.planned_axis("task")
         ]
         arms.append(averaged(parts))
     found = paired_estimate(arms[0], arms[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ragen2.experiments.arms import POINTS, difference, level, require_axes
 from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, final, late, peak
 from ragen2.experiments.charts import lines_figure
@@ -28,27 +30,8 @@ def analyse(cells: Cells) -> Findings:
             rows.append(
                 (task, quartile, len(here), level(here, average("reward/variance")), *found)
             )
-        names = [label for label in mine.axis("quartile") if label.isdigit()]
-        for name, measure, factor, unit in MEASURES:
-            first_last = (
-                difference(mine, "quartile", names[0], names[-1], measure, factor)
-                if names
-                else None
-            )
-            if first_last is not None:
-                claims.append(
-                    Claim(
-                        f"first_less_last/{task}/{name}", first_last, unit, 1 if factor > 1 else 3
-                    )
-                )
-            pairs = [
-                (float(one.labels["quartile"]), value)
-                for one in mine.runs
-                if one.labels["quartile"] in names and (value := measure(one.run)) is not None
-            ]
-            trend = spearman_estimate([pairs], f"quartiles {task} {name}")
-            if trend is not None:
-                claims.append(Claim(f"trend/{task}/{name}", trend, "rank correlation"))
+        names = [label for label in mine.planned_axis("quartile") if label.isdigit()]
+        claims += _claims(task, mine, names)
         line = {
             task: [(float(q), level(mine.where(quartile=q), peak(SUCCESS), POINTS)) for q in names]
         }
@@ -82,3 +65,24 @@ def analyse(cells: Cells) -> Findings:
     )
     note = "A run that only loses has its peak before the first step; the end tells more there."
     return Findings([table], claims, figures, [note])
+
+
+def _claims(task: str, cells: Cells, names: Sequence[str]) -> list[Claim]:
+    """The first quartile less the last, and the trend; nothing where a planned quartile has no run."""
+    if not names or not set(names) <= set(cells.axis("quartile")):
+        return []
+    claims = []
+    for name, measure, factor, unit in MEASURES:
+        apart = difference(cells, "quartile", names[0], names[-1], measure, factor)
+        if apart is not None:
+            digits = 1 if factor > 1 else 3
+            claims.append(Claim(f"first_less_last/{task}/{name}", apart, unit, digits))
+        pairs = [
+            (float(one.labels["quartile"]), value)
+            for one in cells.runs
+            if one.labels["quartile"] in names and (value := measure(one.run)) is not None
+        ]
+        trend = spearman_estimate([pairs], f"quartiles {task} {name}")
+        if trend is not None:
+            claims.append(Claim(f"trend/{task}/{name}", trend, "rank correlation"))
+    return claims
