@@ -440,6 +440,21 @@ def test_turns_tells_the_change_by_position(cell_of, claims_of):
     assert found["multi_less_single/Lake/none"].value == pytest.approx(0.4)
 
 
+def test_turns_compare_the_last_with_the_first_at_steps_that_have_both(cell_of, claims_of):
+    """Both fall alike, from 1.0 by 0.1 a step; the second turn is looked at every other step."""
+    falling = [1.0 - 0.1 * step for step in range(10)]
+    curves = {
+        MI: falling,
+        "collapse/turn_2/mi_estimate": [
+            None if step % 2 else value for step, value in enumerate(falling)
+        ],
+    }
+    labels = {"task": "Lake", "turns": "multi", "regulariser": "none"}
+    found = claims_of(analyses.turns.analyse, [cell_of(seed, curves, **labels) for seed in SEEDS])
+    assert found["last_less_first/Lake/multi/none"].value == pytest.approx(0.0)
+    assert found["change/Lake/multi/none/1"].value == pytest.approx(-0.7)
+
+
 def test_rewards_chooses_rates_on_tuning_seeds_and_judges_on_others(cell_of, claims_of):
     cells = []
     for seed in SEEDS:

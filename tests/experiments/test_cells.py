@@ -50,6 +50,13 @@ def test_a_change_needs_two_measurements():
     assert change("m")(run_of({"m": [1.0, 4.0]})) == 3.0
 
 
+def test_a_change_may_be_told_over_the_steps_that_another_metric_has():
+    run = run_of({"m": [1.0, 2.0, 4.0, 8.0, 16.0], "n": [0.0, None, 0.0, None, None]})
+    assert change("m")(run) == 10.5  # (8 + 16) / 2 - (1 + 2) / 2
+    assert change("m", beside="n")(run) == 3.0  # 4 - 1
+    assert change("m", beside="absent")(run) is None
+
+
 def test_training_time_is_rollout_and_update_after_the_first_step():
     run = run_of({"m": [0.0] * 4})
     assert training_seconds(run) == 2.0

@@ -159,11 +159,18 @@ def average(metric: str) -> Measure:
     return found
 
 
-def change(metric: str) -> Measure:
-    """From the first measurements to the last; None where the two would share one."""
+def change(metric: str, *, beside: str = "") -> Measure:
+    """From the first measurements to the last; None where the two would share one.
+
+    Only steps count at which ``beside`` was measured too: what is measured at every step and what is
+    measured at every fifth change over the same window then.
+    """
 
     def found(run: Run) -> float | None:
-        values = run.series(metric).values
+        series = run.series(metric)
+        shared = set(run.series(beside or metric).steps)
+        points = zip(series.steps, series.values, strict=True)
+        values = [value for step, value in points if step in shared]
         if len(values) < 2:
             return None
         count = min(LAST, len(values) // 2)

@@ -45,7 +45,7 @@ def analyse(cells: Cells) -> Findings:
                 claims.append(Claim(f"change/{where}/{position}", change_here, "nats a token", 3))
         last = positions(mine)[-1:]
         if last and last[0] > 1:
-            found = paired_estimate(mine.by_seed(change(mi_at(last[0]))), mine.by_seed(change(MI)))
+            found = _last_less_first(mine, mi_at(last[0]))
             if found is not None:
                 claims.append(Claim(f"last_less_first/{where}", found, "nats a token", 3))
             figures.append(
@@ -89,6 +89,13 @@ def positions(cells: Cells) -> list[int]:
 def mi_at(position: int) -> str:
     """The metric of a position."""
     return MI if position == 1 else f"collapse/turn_{position}/mi_estimate"
+
+
+def _last_less_first(cells: Cells, last: str) -> Estimate | None:
+    """Over the steps at which both were measured: later turns are looked at less often than the first."""
+    return paired_estimate(
+        cells.by_seed(change(last, beside=MI)), cells.by_seed(change(MI, beside=last))
+    )
 
 
 def _onset(cells: Cells, metric: str) -> Estimate | None:
