@@ -577,3 +577,20 @@ def test_the_summary_pairs_over_everything_else(cell_of, claims_of):
     assert found["filter b less a"].value == pytest.approx(20.0)
     assert found["filter b less a"].num == 6
     assert found["size l less s"].value == pytest.approx(40.0)
+
+
+def test_the_summary_has_a_row_for_every_cell_of_blocks_with_different_lists(cell_of):
+    runs = [
+        cell_of(0, success(0, 0.3), block="sizes", size="s"),
+        cell_of(0, success(0, 0.4), block="rates", lr="0.1"),
+        cell_of(0, success(0, 0.5), block="rates", lr="0.2"),
+    ]
+    found = analyses.summary.analyse(Cells(runs))
+    table = found.tables[0]
+    assert table.columns[:3] == ("block", "size", "lr")
+    assert [row[:3] for row in table.rows] == [
+        ("sizes", "s", "-"),
+        ("rates", "-", "0.1"),
+        ("rates", "-", "0.2"),
+    ]
+    assert [claim.name for claim in found.claims] == ["lr 0.2 less 0.1"]

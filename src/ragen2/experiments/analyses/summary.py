@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ragen2.experiments.arms import POINTS, level
 from ragen2.experiments.cells import (
     ENTROPY,
@@ -16,7 +19,7 @@ from ragen2.experiments.cells import (
     peak,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, NamedFigure, Table
 from ragen2.experiments.intervals import paired_estimate
 
 Labels = tuple[tuple[str, str], ...]
@@ -29,7 +32,7 @@ def analyse(cells: Cells) -> Findings:
     axes = list(dict.fromkeys(axis for one in cells.runs for axis in one.labels))
     rows: list[tuple[Entry, ...]] = []
     shown = {}
-    for key, mine in cells.groups(*axes):
+    for key, mine in _filled(cells, axes).groups(*axes):
         shown[", ".join(key) or "all"] = mine
         rows.append(
             (
@@ -67,6 +70,16 @@ def analyse(cells: Cells) -> Findings:
         "success", [curves_figure("Held-out success", drawn, SUCCESS, "%", POINTS)]
     )
     return Findings([Table("Cells", columns, tuple(rows)), effects], claims, [figure])
+
+
+def _filled(cells: Cells, axes: Sequence[str]) -> Cells:
+    """Runs with a label for every axis: blocks with different lists stand in one table."""
+    return Cells(
+        [
+            replace(one, labels={axis: one.labels.get(axis, EMPTY) for axis in axes})
+            for one in cells.runs
+        ]
+    )
 
 
 def _effects(cells: Cells, axis: str) -> list[Claim]:
