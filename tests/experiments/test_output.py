@@ -127,7 +127,8 @@ def test_where_numbers_come_from_is_told(plan):
     assert len(data["cells"]) == 4
     (first, second) = data["settings"].values()
     assert (first["filter"]["mass"], first["steps"]) == (0.5, 2)
-    assert second["env"]["kind"] == "FrozenLake"
+    kinds = {name: second[name]["kind"] for name in ("env", "filter", "algorithm")}
+    assert kinds == {"env": "FrozenLake", "filter": "top_p", "algorithm": "grpo"}
     found = provenance()
     assert found["hardware"]["processor"]
 

@@ -13,7 +13,14 @@ from ragen2.errors import ConfigError
 from ragen2.experiments import plan as plan_module
 from ragen2.experiments.analyses import ANALYSES, find_analysis
 from ragen2.experiments.grid import SCALES, experiment_names
-from ragen2.experiments.plan import Plan, config_key, make_plan, write_run_files
+from ragen2.experiments.plan import (
+    Plan,
+    config_key,
+    make_plan,
+    told_settings,
+    write_run_files,
+)
+from ragen2.filtering import KeepAll
 from ragen2.trainer.warmstart import WarmstartConfig
 
 OUT = Path("out")
@@ -194,6 +201,19 @@ def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
     surface, reward = (RunConfig(diagnostics=(one,)) for one in (Surface(), Reward()))
     assert config_key(surface) != config_key(reward)
     assert config_key(RunConfig(steps=bare.steps + 1)) != config_key(bare)
+
+
+def test_told_settings_have_the_kind_of_every_component_and_no_other_default():
+    told = told_settings(RunConfig(seed=3, steps=7, filter=KeepAll(), diagnostics=(Surface(),)))
+    assert told == {
+        "steps": 7,
+        "env": {"kind": "FrozenLake"},
+        "filter": {"kind": "keep_all"},
+        "algorithm": {"kind": "grpo"},
+        "diagnostics": [{"kind": "surface"}],
+    }
+    kinds = [one["kind"] for one in told_settings(RunConfig())["diagnostics"]]
+    assert kinds == [one.kind for one in RunConfig().diagnostics]
 
 
 def test_a_warm_start_keeps_its_name_when_a_setting_is_added(tmp_path, monkeypatch):

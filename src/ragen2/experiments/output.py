@@ -23,7 +23,7 @@ from ragen2.experiments.findings import (
     paper_table,
 )
 from ragen2.experiments.intervals import Estimate
-from ragen2.experiments.plan import RUNS, Plan
+from ragen2.experiments.plan import RUNS, Plan, told_settings
 from ragen2.experiments.provenance import made_on, provenance
 from ragen2.experiments.started import FILE as STARTED
 from ragen2.experiments.started import read_started
@@ -169,16 +169,7 @@ def _data(
 
 def _distinct_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     """The settings of each cell once, by the name of its runs without the seed."""
-    return {
-        job.folder.name.rpartition("-seed")[0]: job.config.model_dump(
-            mode="json", exclude={"seed"}, exclude_defaults=True
-        )
-        | {
-            "env": job.config.env.model_dump(mode="json", exclude_defaults=True)
-            | {"kind": job.config.env.kind}
-        }
-        for job in jobs
-    }
+    return {job.folder.name.rpartition("-seed")[0]: told_settings(job.config) for job in jobs}
 
 
 def _records(runs: Sequence[CellRun]) -> bytes:

@@ -17,7 +17,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ragen2.config import RunConfig, apply_override, dump_config, parse_config, with_kinds
+from ragen2.config import (
+    FAMILIES,
+    RunConfig,
+    apply_override,
+    dump_config,
+    parse_config,
+    with_kinds,
+)
 from ragen2.errors import ConfigError
 from ragen2.experiments.grid import (
     Combination,
@@ -152,6 +159,14 @@ def config_key(config: RunConfig) -> str:
     return _settings_key(config, config.model_dump(mode="json", exclude={"seed", "logging"}))
 
 
+def told_settings(config: RunConfig) -> Tables:
+    """The settings of a run that are not defaults, and the kind of every component, but for the seed."""
+    whole = config.model_dump(mode="json", exclude={"seed"})
+    told = config.model_dump(mode="json", exclude={"seed"}, exclude_defaults=True)
+    bare = {name: _without_settings(whole[name]) for name in FAMILIES}
+    return dict(_with_kind(bare | told, whole))
+
+
 def _cells(
     one: Combination, makers: _Makers, overrides: Sequence[str], out: Path
 ) -> Iterator[Cell]:
@@ -272,6 +287,10 @@ def _with_path(data: Tables, path: str) -> Tables:
 
 def _told(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "the only cell"
+
+
+def _without_settings(component: Any) -> Any:
+    return [{} for _ in component] if isinstance(component, list) else {}
 
 
 def _with_kind(told: Any, whole: Any) -> Any:
