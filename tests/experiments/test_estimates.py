@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_the_embedded_model_is_counted_from_its_configuration():
     assert shape_of("ragen2-tiny").parameters == 1_131_904
 
 
+def test_the_embedded_model_that_sees_is_known_by_its_name_and_counted_with_its_eyes():
+    # 266,560 in its file, less 1,056 biases and three norms of the tower.
+    found = shape_of("ragen2-tiny-vl")
+    assert found.parameters == 266_560 - 1_056 - 3 * 32
+    assert found.tower == 72_544 - 3 * 32
+
+
 def test_a_model_that_will_be_made_is_counted_from_its_recipe():
     new = NewModel(hidden=16, layers=1, heads=2, intermediate=16, vocabulary=300)
     # Table 300 x 16; attention 4 x 16 x 16; MLP 3 x 16 x 16; two norms of 16; the last norm.
@@ -65,6 +73,29 @@ def test_a_folder_is_read(tmp_path):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(data))
     assert shape_of(str(tmp_path)) == Shape(8, 2, 4, 2, 2, 32, 100, is_tied=False)
+
+
+NESTED = {
+    "text_config": {
+        "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "intermediate_size": 11_008, "vocab_size": 151_936,
+    },
+    "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420},
+}  # fmt: skip
+
+
+def test_a_folder_whose_sizes_are_inside_text_config_is_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(NESTED))
+    known = KNOWN["qwen2.5-vl-3b"]
+    found = shape_of(str(tmp_path))
+    assert replace(found, tower=0) == replace(known, tower=0)
+    assert found.tower == pytest.approx(known.tower, rel=2e-3)
+
+
+@pytest.mark.parametrize("data", [{"n_embd": 8}, {**NESTED, "vision_config": {"embed_dim": 8}}])
+def test_a_folder_with_other_names_for_its_sizes_is_unknown(tmp_path, data):
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    assert shape_of(str(tmp_path)) is None
 
 
 def config(**more) -> RunConfig:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ragen2.backends.settings import EMBEDDED, NewModel, NewVision
+from ragen2.backends.settings import EMBEDDED_MODELS, NewModel
 from ragen2.config import RunConfig
 
 GIB = 2**30
@@ -108,9 +110,10 @@ def shape_of(path: str, new: NewModel | None = None) -> Shape | None:
     if new is not None:
         return Shape(
             new.hidden, new.layers, new.heads, new.heads, new.hidden // new.heads, new.intermediate,
-            new.vocabulary, tower=_tower(new.vision, new.hidden) if new.vision else 0,
+            new.vocabulary, tower=_new_tower(new),
         )  # fmt: skip
-    folder = Path(__file__).parents[1] / "models" / path if path == EMBEDDED else Path(path)
+    is_ours = path in EMBEDDED_MODELS
+    folder = Path(__file__).parents[1] / "models" / path if is_ours else Path(path)
     if (folder / "config.json").is_file():
         return _read_shape(folder / "config.json")
     lowered = path.lower()
@@ -180,23 +183,43 @@ def _update_seconds(config: RunConfig, shape: Shape, device: Device, tokens: flo
     return passes * shape.parameters * tokens / (device.flops * device.use)
 
 
-def _tower(vision: NewVision, hidden: int) -> int:
+def _tower(width: int, layers: int, intermediate: int, hidden: int) -> int:
     """Two frames of 14 x 14 pixels in three colours; blocks; four patches joined and laid to ``hidden``."""
-    block = 4 * vision.hidden**2 + 3 * vision.hidden * vision.intermediate
-    merged = 4 * vision.hidden
-    return 2 * 14 * 14 * 3 * vision.hidden + vision.layers * block + merged * (merged + hidden)
+    block = 4 * width**2 + 3 * width * intermediate
+    merged = 4 * width
+    return 2 * 14 * 14 * 3 * width + layers * block + merged * (merged + hidden)
 
 
-def _read_shape(file: Path) -> Shape:
+def _new_tower(new: NewModel) -> int:
+    if new.vision is None:
+        return 0
+    return _tower(new.vision.hidden, new.vision.layers, new.vision.intermediate, new.hidden)
+
+
+def _read_shape(file: Path) -> Shape | None:
+    """As a model's configuration tells it; None where that uses other names for its sizes."""
     data = json.loads(file.read_text(encoding="utf-8"))
-    heads = int(data["num_attention_heads"])
-    return Shape(
-        hidden=int(data["hidden_size"]),
-        layers=int(data["num_hidden_layers"]),
-        heads=heads,
-        kv_heads=int(data.get("num_key_value_heads") or heads),
-        head_size=int(data.get("head_dim") or data["hidden_size"] // heads),
-        intermediate=int(data["intermediate_size"]),
-        vocabulary=int(data["vocab_size"]),
-        is_tied=bool(data.get("tie_word_embeddings", True)),
-    )
+    text = {**data, **data.get("text_config", {})}  # a model that reads images has its sizes inside
+    try:
+        heads = int(text["num_attention_heads"])
+        hidden = int(text["hidden_size"])
+        return Shape(
+            hidden=hidden,
+            layers=int(text["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(text.get("num_key_value_heads") or heads),
+            head_size=int(text.get("head_dim") or hidden // heads),
+            intermediate=int(text["intermediate_size"]),
+            vocabulary=int(text["vocab_size"]),
+            is_tied=bool(text.get("tie_word_embeddings", True)),
+            tower=_read_tower(data["vision_config"], hidden) if "vision_config" in data else 0,
+        )
+    except KeyError:
+        return None
+
+
+def _read_tower(vision: Mapping[str, Any], hidden: int) -> int:
+    """As if it were Qwen2.5-VL's, from the sizes that the file has."""
+    layers = vision["depth"] if "depth" in vision else vision["num_hidden_layers"]
+    width, intermediate = vision["hidden_size"], vision["intermediate_size"]
+    return _tower(int(width), int(layers), int(intermediate), hidden)
