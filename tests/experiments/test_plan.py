@@ -123,6 +123,18 @@ def test_a_model_of_the_users_takes_the_place_of_the_pulled_one():
     assert full.models == ()
 
 
+def test_one_model_is_not_put_in_the_place_of_several():
+    with pytest.raises(ConfigError) as caught:
+        make_plan("main_table", scale="full", out=OUT, overrides=["model.path=/models/mine"])
+    told = str(caught.value)
+    assert told.startswith(
+        "--set model.path would put one model in the place of 5: Qwen/Qwen2.5-3B-"
+    )
+    assert told.endswith("leave it out, or name your folders in a grid of your own")
+    assert len(told.splitlines()) == 1
+    make_plan("main_table", scale="tiny", out=OUT, overrides=["model.path=/models/mine"])
+
+
 def test_a_device_is_for_warm_starts_too():
     found = make_plan("level", scale="tiny", out=OUT, overrides=["model.device=cpu"])
     assert {model.recipe.model.device for model in found.models} == {"cpu"}

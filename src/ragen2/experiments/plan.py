@@ -138,7 +138,10 @@ def make_plan(
     makers = _Makers(scale, out / MODELS, start, [one for one in others if _is_of_model(one)])
     cells: list[Cell] = []
     mistakes: list[str] = []
-    for one in combinations(grid, scale, seeds):
+    combined = combinations(grid, scale, seeds)
+    if start:
+        _refuse_one_for_several(combined)
+    for one in combined:
         try:
             cells.extend(_cells(one, makers, others, out))
         except ConfigError as error:
@@ -173,8 +176,7 @@ def _cells(
     data = one.settings
     for override in overrides:
         data = with_kinds(apply_override(data, override), RunConfig)
-    path = str(data.get("model", {}).get("path", RunConfig().model.path))
-    model, folder = makers.resolve(path, one.labels)
+    model, folder = makers.resolve(_model_path(data), one.labels)
     # The name of a warm start holds its settings, so it may stand for it where the run is named.
     config = parse_config(RunConfig, _with_path(data, model or folder))
     kinds = "-".join([config.env.kind, config.algorithm.kind, config.filter.kind])
@@ -274,6 +276,21 @@ def _split_overrides(overrides: Sequence[str]) -> tuple[str, list[str]]:
         else:
             others.append(override)
     return start, others
+
+
+def _refuse_one_for_several(cells: Sequence[Combination]) -> None:
+    """One model in the place of several would be one run under several labels."""
+    paths = dict.fromkeys(_model_path(one.settings) for one in cells)
+    plain = [path for path in paths if not path.startswith(WARM)]
+    if len(plain) > 1:
+        raise ConfigError(
+            f"--set model.path would put one model in the place of {len(plain)}: {', '.join(plain)}; leave "
+            "it out, or name your folders in a grid of your own"
+        )
+
+
+def _model_path(settings: Tables) -> str:
+    return str(settings.get("model", {}).get("path", RunConfig().model.path))
 
 
 def _is_of_model(override: str) -> bool:
