@@ -82,6 +82,7 @@ def test_seeds_and_settings_are_those_asked_for():
             ["mine.toml", "--set", "stepps=3"],
             "filter.mass 0.5: unknown setting stepps; did you mean 'steps'?",
         ),
+        (["other.toml"], "unknown analysis 'nonsense'; did you mean 'noise'?"),
         (
             ["mine.toml", "--scale", "full"],
             "the grid stands on the run file frozen_lake_grpo, so it has no scale; leave --scale out",
@@ -92,8 +93,9 @@ def test_a_mistake_is_told_in_a_line_and_nothing_starts(
     program: Program, tmp_path: Path, words: list[str], told: str
 ) -> None:
     (tmp_path / "mine.toml").write_text(GRID.replace("[0.5, 1.0]", "[0.5]"))
+    (tmp_path / "other.toml").write_text(f'analysis = "nonsense"\n{GRID}')
     done = program("experiment", *words)
-    assert_refused(done, tmp_path, told, left=["mine.toml"])
+    assert_refused(done, tmp_path, told, left=["mine.toml", "other.toml"])
 
 
 @pytest.mark.slow

@@ -107,6 +107,16 @@ def test_a_scale_replaces_lists_of_the_same_name_and_settings():
     assert {len(one.seeds) for one in full} == {9}
 
 
+def test_a_list_of_a_scale_that_is_in_no_block_is_refused():
+    grid = Grid(grid={"task": ["Sokoban"]}, scales={"small": {"grid": {"tasks": ["FrozenLake"]}}})
+    assert len(combinations(grid, "tiny", None)) == 1
+    with pytest.raises(ConfigError) as caught:
+        combinations(grid, "small", None)
+    assert str(caught.value) == (
+        "scales.small.grid has the list 'tasks', which no block has; did you mean 'task'?"
+    )
+
+
 def test_a_block_of_some_scales_is_left_out_at_others():
     grid = Grid(
         block=({"grid": {"task": ["Sokoban"]}}, {"grid": {"task": ["Countdown"]}, "only": ["full"]})

@@ -150,6 +150,25 @@ def test_all_mistakes_of_cells_are_told_at_once_and_which_cell_has_them(tmp_path
     ]
 
 
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        ("quartile", "unknown analysis 'quartile'; did you mean 'quartiles'?"),
+        (
+            "noise",
+            "this analysis reads the list 'env.slip', which the grid does not have; add it, or",
+        ),
+    ],
+)
+def test_an_analysis_that_cannot_read_the_grid_is_refused_before_anything_is_trained(
+    tmp_path, analysis, told
+):
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, f'analysis = "{analysis}"\n{OWN}')
+    assert str(caught.value).startswith(told)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_mistakes_of_many_cells_are_counted(tmp_path):
     values = ", ".join(f"{value}.0" for value in range(2, 10))
     with pytest.raises(ConfigError) as caught:

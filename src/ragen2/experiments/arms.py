@@ -15,11 +15,12 @@ POINTS = 100.0
 
 
 def require_axes(cells: Cells, *axes: str) -> None:
-    """Raise when runs lack an axis that the analysis reads."""
+    """Raise when the cells, planned or run, lack an axis that the analysis reads."""
     for axis in axes:
-        if len(cells) and not cells.axis(axis):
+        if cells.planned and not cells.planned_axis(axis):
             raise ConfigError(
-                f"this analysis reads the list {axis!r}, which the grid does not have"
+                f"this analysis reads the list {axis!r}, which the grid does not have; add it, or take "
+                "another analysis"
             )
 
 

@@ -109,6 +109,13 @@ class Grid(Settings):
         own = self.block or (Block(grid=self.grid),)
         changed = self.scales[scale].grid if scale in self.scales else {}
         there = [block for block in own if scale is None or scale in block.only]
+        axes = {axis for block in there for axis in block.grid}
+        unknown = [axis for axis in changed if axis not in axes]
+        if unknown:
+            raise ConfigError(
+                f"scales.{scale}.grid has the list {unknown[0]!r}, which no block has; "
+                f"{suggest(unknown[0], axes)}"
+            )
         return tuple(
             block.model_copy(
                 update={"grid": {axis: changed.get(axis, v) for axis, v in block.grid.items()}}

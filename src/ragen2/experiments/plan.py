@@ -26,6 +26,8 @@ from ragen2.config import (
     with_kinds,
 )
 from ragen2.errors import ConfigError
+from ragen2.experiments.analyses import find_analysis
+from ragen2.experiments.cells import Cells
 from ragen2.experiments.grid import (
     Combination,
     Grid,
@@ -134,11 +136,14 @@ def make_plan(
 ) -> Plan:
     """Read a grid, check every cell, and name its runs; all mistakes are told before anything starts."""
     grid = load_grid(name)
+    analyse = find_analysis(grid.analysis)
     start, others = _split_overrides(overrides)
     makers = _Makers(scale, out / MODELS, start, [one for one in others if _is_of_model(one)])
     cells: list[Cell] = []
     mistakes: list[str] = []
     combined = combinations(grid, scale, seeds)
+    # Without a run it finds nothing, but it refuses lists that it cannot read.
+    analyse(Cells([], plan=[one.labels for one in combined]))
     if start:
         _refuse_one_for_several(combined)
     for one in combined:
