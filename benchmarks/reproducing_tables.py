@@ -48,6 +48,8 @@ def paper_rows(grid: Grid, results: dict[str, dict[str, Any]]) -> Iterator[tuple
         if not results:
             yield row.about, row.says or EMPTY, EMPTY, "not run", EMPTY, "not run"
         for scale, data in results.items():
+            if scale not in row.only:
+                continue
             yield _measured_row(row, scale, data["claims"].get(row.claim))
 
 

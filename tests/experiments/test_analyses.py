@@ -68,8 +68,26 @@ def test_main_table_pairs_seeds_and_averages_over_tasks_inside_them(cell_of, cla
     assert found["gain/ppo/Box"].value == pytest.approx(-10.0)
     assert found["gain/ppo/average"].value == pytest.approx(5.0)
     assert found["gain/mini/ppo/Lake"].value == pytest.approx(0.0)
-    assert found["gain/all/average"].value == pytest.approx(10.0 / 3.0)  # +20, -10, 0
     assert {one.num for one in found.values()} == {3}
+
+
+def test_main_table_averages_algorithms_and_leaves_other_models_out(cell_of, claims_of):
+    gains = {("", "ppo"): 0.3, ("", "grpo"): 0.1, ("mini", "ppo"): 0.0, ("vl", "ppo"): -0.2}
+    cells = [
+        cell_of(seed, success(seed, 0.4 + (gain if arm == "top_p" else 0.0)), **labels)
+        for (model, algorithm), gain in gains.items()
+        for arm in ("none", "top_p")
+        for seed in SEEDS
+        for labels in [
+            {"task": "Lake", "filter": arm, "algorithm": algorithm}
+            | ({"model": model} if model else {})
+        ]
+    ]
+    found = claims_of(analyses.main_table.analyse, cells)
+    assert found["gain/all/average"].value == pytest.approx(20.0)  # +30, +10
+    seeing = [one for one in cells if one.has(model="vl")]
+    found = claims_of(analyses.main_table.analyse, seeing)
+    assert found["gain/all/average"].value == pytest.approx(-20.0)
 
 
 def test_dynamics_finds_the_lead_of_mi_and_signs_of_changes(cell_of, claims_of):

@@ -8,6 +8,7 @@ import pytest
 
 from ragen2.errors import ConfigError
 from ragen2.experiments.grid import (
+    SCALES,
     Grid,
     base_settings,
     combinations,
@@ -123,6 +124,30 @@ def test_a_block_of_some_scales_is_left_out_at_others():
     )
     assert len(combinations(grid, "tiny", None)) == 1
     assert len(combinations(grid, "full", None)) == 2
+
+
+def test_a_claim_of_some_scales_is_left_out_at_others():
+    told = {"about": "", "says": "", "expects": "open"}
+    grid = Grid(claims=({"claim": "a", **told}, {"claim": "b", **told, "only": ["small"]}))
+    names = [[row.claim for row in grid.claims_at(scale)] for scale in ("tiny", "small", None)]
+    assert names == [["a"], ["a", "b"], ["a", "b"]]
+
+
+def test_the_mean_of_the_four_algorithms_is_claimed_only_where_four_are_run():
+    grid = load_grid("main_table")
+    for scale in SCALES:
+        cells = [one.labels for one in combinations(grid, scale, None)]
+        run = {labels["algorithm"] for labels in cells if labels["block"] == "algorithms"}
+        (row,) = [row for row in grid.claims_at(scale) if row.claim == "gain/all/average"]
+        assert (row.expects != "open") == ("the four" in row.about) == (len(run) == 4)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_the_papers_scale_has_cells_for_every_claim(name):
+    grid = load_grid(name)
+    planned = {label for one in combinations(grid, "full", None) for label in one.labels.values()}
+    for row in grid.claims_at("full"):
+        assert set(row.claim.split("/")) & grid.words <= planned, row.claim
 
 
 def test_a_grid_like_another_has_its_blocks_and_its_own_question():

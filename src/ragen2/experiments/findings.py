@@ -133,7 +133,8 @@ def findings_data(found: Findings, rows: Sequence[PaperRow]) -> dict[str, Any]:
             for claim in found.claims
         },
         "paper": [
-            {**row.model_dump(), "verdict": verdict(row, known.get(row.claim))} for row in rows
+            {**row.model_dump(exclude={"only"}), "verdict": verdict(row, known.get(row.claim))}
+            for row in rows
         ],
         "notes": list(found.notes),
     }

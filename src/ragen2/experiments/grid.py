@@ -63,6 +63,7 @@ class PaperRow(Settings):
     within: float | None = Field(
         None, gt=0.0, description="for near: distance from 0 up to which a number counts as none"
     )
+    only: tuple[Scale, ...] = Field(SCALES, description="scales whose number it is held against")
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
@@ -103,6 +104,16 @@ class Grid(Settings):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other; keep one of them")
         return self
+
+    def claims_at(self, scale: Scale | None) -> tuple[PaperRow, ...]:
+        """What the paper says about the numbers of a scale; without a scale, everything."""
+        return tuple(row for row in self.claims if scale is None or scale in row.only)
+
+    @property
+    def words(self) -> set[str]:
+        """The labels of all its lists at any scale: what the name of a claim may speak of."""
+        blocks = [block for scale in (None, *SCALES) for block in self.blocks(scale)]
+        return {_label(one) for block in blocks for values in block.grid.values() for one in values}
 
     def blocks(self, scale: Scale | None) -> tuple[Block, ...]:
         """Its blocks at a scale, with the lists that this scale has otherwise."""

@@ -102,7 +102,7 @@ def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
         f"Scale {plan.scale or 'own'}; {len(plan.jobs)} runs ({counts['done']} finished, "
         f"{counts['failed']} failed); seeds {', '.join(map(str, seeds))}. Intervals are 95%."
     )
-    beside = paper_table(grid.claims, found.claims)
+    beside = paper_table(grid.claims_at(plan.scale), found.claims)
     for table in [*([beside] if beside else []), *found.tables]:
         parts += [f"## {table.title}", table.markdown()]
     if found.notes:
@@ -151,7 +151,7 @@ def _data(
         "made_on": made_on(
             job.folder for job in plan.jobs if states.get(job.folder.name) == "done"
         ),
-        **findings_data(found, plan.grid.claims),
+        **findings_data(found, plan.grid.claims_at(plan.scale)),
         "num_starts": len(starts),
         "started": STARTED,
         "cells": [

@@ -32,7 +32,7 @@ def analyse(cells: Cells) -> Findings:
         for task in mine.axis("task")
     }
     averages = {name: _average_gain(mine, arm) for name, mine in rows}
-    averages["all"] = _average_gain_of([mine for _, mine in rows], arm)
+    averages["all"] = _average_gain_of(_of_one_model(rows), arm)
     tables = [_success_table(rows, gains, averages), _detail_table(rows, arm)]
     claims = [
         Claim(f"gain/{name}/{task}", one, "points", 1)
@@ -62,6 +62,12 @@ def _rows(cells: Cells) -> Iterator[tuple[str, Cells]]:
         mine = [one for one in cells.runs if _key(one.labels) == key]
         planned = [labels for labels in cells.planned if _key(labels) == key]
         yield "/".join(part for part in key if part) or "all", Cells(mine, plan=planned)
+
+
+def _of_one_model(rows: list[tuple[str, Cells]]) -> list[Cells]:
+    """Rows that differ by their algorithm alone; all of them where each names a model."""
+    found = [mine for _, mine in rows if not mine.planned_axis("model")]
+    return found or [mine for _, mine in rows]
 
 
 def _key(labels: Mapping[str, str]) -> tuple[str, str]:
@@ -106,7 +112,7 @@ def _success_table(
             row += [level(plain, peak(SUCCESS), POINTS), gains.get((name, task))]
         body.append((*row, averages[name]))
     empty: list[None] = [None] * (2 * len(tasks))
-    body.append(("all", *empty, averages["all"]))
+    body.append(("all algorithms", *empty, averages["all"]))
     title = "Peak success without a filter, %, and the filter's gain, points"
     return Table(title, (*columns, "average gain"), tuple(body), digits=1)
 
