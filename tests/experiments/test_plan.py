@@ -12,7 +12,7 @@ from ragen2.diagnostics import Reward, Surface
 from ragen2.errors import ConfigError
 from ragen2.experiments import plan as plan_module
 from ragen2.experiments.analyses import ANALYSES, find_analysis
-from ragen2.experiments.grid import SCALES, experiment_names
+from ragen2.experiments.grid import SCALES, experiment_names, load_scale
 from ragen2.experiments.plan import (
     Plan,
     config_key,
@@ -210,6 +210,31 @@ def test_commands_with_blanks_in_their_paths_are_quoted(tmp_path):
     assert words[0] == ["ragen2", *model.words]
     job = found.jobs[0]
     assert words[1] == ["ragen2", "train", str(job.run_file), "--out", str(job.folder)]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_link_of_the_chain_is_measured(scale):
+    cells = make_plan("chain", scale=scale, out=OUT).cells
+    kinds = [{one.kind for one in cell.job.config.diagnostics} for cell in cells]
+    assert all({"collapse", "flow"} <= found for found in kinds)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_arm_without_a_regulariser_has_no_entropy_bonus(scale):
+    cells = make_plan("turns", scale=scale, out=OUT).cells
+    bonus = {
+        (cell.labels["regulariser"], cell.job.config.algorithm.entropy_coefficient)
+        for cell in cells
+    }
+    assert bonus == {("none", 0.0), ("entropy", 0.03)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_sweep_keeps_the_coefficients_of_the_scale_that_it_does_not_turn(scale):
+    told = load_scale(scale).settings.get("algorithm", {}).get("entropy_coefficient", 0.0)
+    cells = make_plan("interventions", scale=scale, out=OUT).cells
+    others = [cell for cell in cells if cell.labels["block"] != "entropy bonus"]
+    assert {cell.job.config.algorithm.entropy_coefficient for cell in others} == {told}
 
 
 def test_no_run_is_tuned_on_the_seeds_it_is_judged_by():
