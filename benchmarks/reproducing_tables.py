@@ -3,7 +3,8 @@
     python benchmarks/reproducing_tables.py
 
 Each folder results/experiments/NAME-SCALE is what `ragen2 experiment NAME --scale SCALE` left in its folder,
-and results/experiments/started-SCALE.jsonl the list of all starts. Rows without results say "not run".
+and results/experiments/started-SCALE.jsonl the list of all starts. Rows without results say "not run", rows
+whose finished runs do not give the number "no estimate".
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ragen2.experiments.findings import EMPTY, Table, estimate_text, verdict
+from ragen2.experiments.findings import (
+    EMPTY,
+    Coverage,
+    Table,
+    Verdict,
+    estimate_text,
+    verdict,
+)
 from ragen2.experiments.grid import SCALES, Grid, PaperRow, experiment_names, load_grid
 from ragen2.experiments.intervals import Estimate
 from ragen2.runs.files import write_atomically
@@ -30,6 +38,8 @@ ORDER = (
     "vision",
 )  # fmt: skip
 """The paper's tables and figures first, then what it left open."""
+VERDICTS = get_args(Verdict)
+"""The words that are counted, as the rows below have them."""
 
 
 def load_results(name: str, folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
@@ -50,7 +60,7 @@ def paper_rows(grid: Grid, results: dict[str, dict[str, Any]]) -> Iterator[tuple
         for scale, data in results.items():
             if scale not in row.only:
                 continue
-            yield _measured_row(row, scale, data["claims"].get(row.claim))
+            yield _measured_row(row, scale, data["claims"].get(row.claim), _coverage(grid, data))
 
 
 def section(name: str, folder: Path = RESULTS) -> str:
@@ -75,28 +85,19 @@ def overview(folder: Path = RESULTS) -> str:
     """Verdicts counted, and all starts."""
     rows = []
     for scale in SCALES:
-        found = [load_results(name, folder).get(scale) for name in ORDER]
-        known = [one for one in found if one is not None]
+        found = [(name, load_results(name, folder).get(scale)) for name in ORDER]
+        known = [(name, one) for name, one in found if one is not None]
         if known:
-            verdicts = Counter(row["verdict"] for one in known for row in one["paper"])
-            told = [
-                verdicts[word] for word in ("reproduced", "not", "different", "measured", "not run")
-            ]
+            verdicts = Counter(
+                row[-1] for name, one in known for row in paper_rows(load_grid(name), {scale: one})
+            )
+            told = [verdicts[word] for word in VERDICTS]
             rows.append(
                 (scale, f"{len(known)} of {len(ORDER)}", *map(str, told), _starts(folder, scale))
             )
     if not rows:
         return "No results yet."
-    columns = (
-        "scale",
-        "experiments",
-        "reproduced",
-        "not",
-        "different",
-        "measured",
-        "not run",
-        "runs started",
-    )
+    columns = ("scale", "experiments", *VERDICTS, "runs started")
     return Table("", columns, tuple(rows)).markdown()
 
 
@@ -108,9 +109,20 @@ def page_text(text: str, folder: Path = RESULTS) -> str:
     return f"{before}{BEGIN}\n{body}\n{END}{after}"
 
 
-def _measured_row(row: PaperRow, scale: str, claim: dict[str, Any] | None) -> tuple[str, ...]:
+def _coverage(grid: Grid, data: dict[str, Any]) -> Coverage:
+    return Coverage(
+        planned=[one["labels"] for one in data["cells"]],
+        finished=[one["labels"] for one in data["cells"] if one["state"] == "done"],
+        words=grid.words,
+    )
+
+
+def _measured_row(
+    row: PaperRow, scale: str, claim: dict[str, Any] | None, coverage: Coverage
+) -> tuple[str, ...]:
     if claim is None:
-        return row.about, row.says or EMPTY, scale, "not run", EMPTY, "not run"
+        why = coverage.without_estimate(row.claim)
+        return row.about, row.says or EMPTY, scale, why, EMPTY, why
     found = Estimate(claim["value"], claim["low"], claim["high"], claim["num"], claim["how"])
     ours = f"{estimate_text(found, claim['digits'])} {claim['unit']}".strip()
     return row.about, row.says or EMPTY, scale, ours, str(found.num), verdict(row, found)

@@ -33,8 +33,10 @@ def result(**claims: tuple[float, float | None, float | None]) -> dict[str, Any]
             }
             for name, (value, low, high) in claims.items()
         },
-        "paper": [{"verdict": "reproduced"}, {"verdict": "not"}],
-        "cells": [{"state": "done"}, {"state": "failed"}],
+        "cells": [
+            {"labels": {"task": "Sokoban", "filter": "none"}, "state": "done"},
+            {"labels": {"task": "Sokoban", "filter": "top_p"}, "state": "failed"},
+        ],
         "commit": "0123456789abcdef",
         "hardware": {"processor": "Some CPU", "cores": 2, "gpus": []},
     }  # fmt: skip
@@ -117,9 +119,28 @@ def test_the_machines_that_made_the_runs_go_before_the_one_that_wrote_the_table(
 
 
 def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
-    save(tmp_path, "level-tiny", result())
+    claims = {
+        "prompt_less_trajectory__Sokoban__success": (5.0, 1.0, 9.0),
+        "prompt_less_none__Sokoban__success": (1.0, -2.0, 4.0),
+    }
+    save(tmp_path, "level-tiny", result(**claims))
     starts = [{"kind": "run"}, {"kind": "model"}, {"kind": "run"}]
     (tmp_path / "started-tiny.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starts))
-    assert (
-        script.overview(tmp_path).splitlines()[-1] == "| tiny | 1 of 17 | 1 | 1 | 0 | 0 | 0 | 2 |"
+    table = script.overview(tmp_path).splitlines()
+    assert table[0] == (
+        "| scale | experiments | reproduced | not | different | measured | no estimate | not run | "
+        "runs started |"
+    )
+    assert table[-1] == "| tiny | 1 of 17 | 1 | 1 | 0 | 0 | 0 | 2 | 2 |"
+
+
+def test_finished_runs_that_do_not_give_a_number_are_not_called_not_run(script, tmp_path):
+    data = result()
+    for cell in data["cells"]:
+        cell["state"] = "done"
+    save(tmp_path, "level-tiny", data)
+    rows = list(script.paper_rows(load_grid("level"), script.load_results("level", tmp_path)))
+    assert {(row[3], row[5]) for row in rows} == {("no estimate", "no estimate")}
+    assert script.overview(tmp_path).splitlines()[-1] == (
+        "| tiny | 1 of 17 | 0 | 0 | 0 | 0 | 4 | 0 | - |"
     )

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from ragen2.experiments.findings import (
     Claim,
+    Coverage,
     Findings,
     Table,
     entry_text,
@@ -60,6 +61,29 @@ def test_a_margin_goes_with_numbers_that_are_said_to_be_none(expects, within):
 @pytest.mark.parametrize("expects", ["above", "open"])
 def test_a_number_that_was_not_measured_is_not_run(expects):
     assert verdict(row(expects), None) == "not run"
+
+
+NONE, TOP_P = ({"task": "Box", "filter": arm} for arm in ("none", "top_p"))
+WORDS = frozenset({"Box", "Lake", "none", "top_p"})
+
+
+@pytest.mark.parametrize(
+    ("claim", "finished", "expected"),
+    [
+        ("lead/Box/none", [NONE, TOP_P], "no estimate"),
+        ("lead/Box/none", [NONE, NONE], "not run"),  # another arm may be what it lacks
+        ("lead/Lake/none", [NONE, TOP_P], "not run"),  # a task that this scale does not have
+        ("lead/all/average", [NONE, TOP_P], "no estimate"),
+    ],
+)
+def test_finished_runs_without_the_number_give_no_estimate(claim, finished, expected):
+    coverage = Coverage([NONE, TOP_P, NONE, TOP_P], finished, WORDS)
+    assert verdict(row("above", claim), None, coverage) == expected
+    assert verdict(row("above", claim), found(0.1, 0.9), coverage) == "reproduced"
+    (told,) = paper_table([row("above", claim)], [], coverage).rows
+    assert told == ("the gain", "+1", expected, "-", expected)
+    (data,) = findings_data(Findings([]), [row("above", claim)], coverage)["paper"]
+    assert data["verdict"] == expected
 
 
 def test_the_papers_rows_stand_beside_ours_and_missing_ones_say_so():

@@ -24,6 +24,7 @@ from ragen2.runs.machine import this_machine
 from ragen2.runs.record import StepRecord
 from ragen2.runs.sessions import record_session
 from ragen2.runs.store import RunDirectory
+from ragen2.trainer.jobs import JobStatus, is_finished
 from ragen2.trainer.state import TrainerState, write_state
 
 GRID = """
@@ -112,10 +113,21 @@ def test_runs_that_failed_are_listed_and_in_no_table(plan):
     assert "4 runs (3 finished, 1 failed)" in text
     told = text.partition("## Runs that are not in these tables\n\n")[2]
     assert told == "- 0.9 seed 1: failed RuntimeError: it broke\n"
-    assert "| more mass | better | not run | - | not run |" in text
+    assert "| more mass | better | no estimate | - | no estimate |" in text
     data = json.loads((plan.folder / "table.json").read_text())
+    assert (
+        data["paper"][0]["verdict"] == "no estimate"
+    )  # 0.9 has a run, but none with an evaluation
     assert [one["state"] for one in data["cells"]] == ["done", "done", "done", "failed"]
     assert data["num_starts"] == 3  # one that was trained, one that was tried twice
+
+
+def test_a_claim_about_cells_without_a_run_is_not_run(plan):
+    finish(plan, {"0.5": 0.3})
+    statuses = [JobStatus(job, "done" if is_finished(job) else "queued") for job in plan.jobs]
+    write_results(plan, statuses, "x")
+    text = (plan.folder / "table.md").read_text()
+    assert "| more mass | better | not run | - | not run |" in text
 
 
 def test_where_numbers_come_from_is_told(plan):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +11,8 @@ from ragen2.experiments.intervals import Estimate
 from ragen2.reports.figures import Figure
 
 Entry = str | float | int | Estimate | None
-Verdict = Literal["reproduced", "not", "different", "measured", "not run"]
+Verdict = Literal["reproduced", "not", "different", "measured", "no estimate", "not run"]
+Labels = Mapping[str, str]
 EMPTY = "-"
 
 
@@ -61,15 +62,38 @@ class Findings:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def verdict(row: PaperRow, estimate: Estimate | None) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which of an experiment's cells have a finished run: why a claim may have no estimate."""
+
+    planned: Sequence[Labels] = ()
+    finished: Sequence[Labels] = ()
+    words: frozenset[str] = frozenset()
+    """Labels that the grid has at any scale."""
+
+    def without_estimate(self, claim: str) -> Literal["no estimate", "not run"]:
+        """``no estimate`` where every cell has a finished run, and the claim speaks of no label besides.
+
+        A claim like ``gain/ppo/MetaMathQA`` stays ``not run`` at a scale without that task.
+        """
+        here = {label for labels in self.planned for label in labels.values()}
+        is_planned = bool(self.planned) and self.words & set(claim.split("/")) <= here
+        is_finished = all(labels in self.finished for labels in self.planned)
+        return "no estimate" if is_planned and is_finished else "not run"
+
+
+NOTHING_RUN = Coverage()
+
+
+def verdict(row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN) -> Verdict:
     """Whether the interval lies where the paper's number puts it.
 
     ``reproduced``: the whole interval on the paper's side of 0, or within the margin around 0 where the paper
     says that there is nothing; ``different``: wholly elsewhere; ``not``: it cannot tell, or there is none.
-    ``measured`` is what the paper left open.
+    ``measured`` is what the paper left open; ``no estimate``: the runs are finished and do not give it.
     """
     if estimate is None:
-        return "not run"
+        return coverage.without_estimate(row.claim)
     if row.expects == "open":
         return "measured"
     if estimate.low is None or estimate.high is None:
@@ -85,7 +109,9 @@ def verdict(row: PaperRow, estimate: Estimate | None) -> Verdict:
     return "reproduced" if expected else "different" if other else "not"
 
 
-def paper_table(rows: Sequence[PaperRow], claims: Sequence[Claim]) -> Table | None:
+def paper_table(
+    rows: Sequence[PaperRow], claims: Sequence[Claim], coverage: Coverage = NOTHING_RUN
+) -> Table | None:
     """The paper's numbers beside ours; None where the paper says nothing."""
     if not rows:
         return None
@@ -93,7 +119,7 @@ def paper_table(rows: Sequence[PaperRow], claims: Sequence[Claim]) -> Table | No
     return Table(
         "Beside the paper",
         ("what", "paper", "ours", "n", "verdict"),
-        tuple(_paper_row(row, known.get(row.claim)) for row in rows),
+        tuple(_paper_row(row, known.get(row.claim), coverage) for row in rows),
     )
 
 
@@ -116,7 +142,9 @@ def estimate_text(estimate: Estimate, digits: int = 2) -> str:
     return f"{value} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
-def findings_data(found: Findings, rows: Sequence[PaperRow]) -> dict[str, Any]:
+def findings_data(
+    found: Findings, rows: Sequence[PaperRow], coverage: Coverage = NOTHING_RUN
+) -> dict[str, Any]:
     """Everything but the figures, as JSON can hold it."""
     known = {claim.name: claim.estimate for claim in found.claims}
     return {
@@ -133,16 +161,20 @@ def findings_data(found: Findings, rows: Sequence[PaperRow]) -> dict[str, Any]:
             for claim in found.claims
         },
         "paper": [
-            {**row.model_dump(exclude={"only"}), "verdict": verdict(row, known.get(row.claim))}
+            {
+                **row.model_dump(exclude={"only"}),
+                "verdict": verdict(row, known.get(row.claim), coverage),
+            }
             for row in rows
         ],
         "notes": list(found.notes),
     }
 
 
-def _paper_row(row: PaperRow, claim: Claim | None) -> tuple[Entry, ...]:
+def _paper_row(row: PaperRow, claim: Claim | None, coverage: Coverage) -> tuple[Entry, ...]:
     if claim is None:
-        return row.about, row.says or EMPTY, "not run", EMPTY, "not run"
+        why = coverage.without_estimate(row.claim)
+        return row.about, row.says or EMPTY, why, EMPTY, why
     told = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
     return row.about, row.says or EMPTY, told, claim.estimate.num, verdict(row, claim.estimate)
 

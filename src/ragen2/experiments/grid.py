@@ -110,10 +110,11 @@ class Grid(Settings):
         return tuple(row for row in self.claims if scale is None or scale in row.only)
 
     @property
-    def words(self) -> set[str]:
+    def words(self) -> frozenset[str]:
         """The labels of all its lists at any scale: what the name of a claim may speak of."""
         blocks = [block for scale in (None, *SCALES) for block in self.blocks(scale)]
-        return {_label(one) for block in blocks for values in block.grid.values() for one in values}
+        lists = [values for block in blocks for values in block.grid.values()]
+        return frozenset(_label(value) for values in lists for value in values)
 
     def blocks(self, scale: Scale | None) -> tuple[Block, ...]:
         """Its blocks at a scale, with the lists that this scale has otherwise."""

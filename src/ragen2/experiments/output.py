@@ -16,6 +16,7 @@ from ragen2.errors import DependencyError, RunError
 from ragen2.experiments.analyses import find_analysis
 from ragen2.experiments.cells import CellRun, Cells
 from ragen2.experiments.findings import (
+    Coverage,
     Findings,
     Table,
     entry_text,
@@ -102,7 +103,7 @@ def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
         f"Scale {plan.scale or 'own'}; {len(plan.jobs)} runs ({counts['done']} finished, "
         f"{counts['failed']} failed); seeds {', '.join(map(str, seeds))}. Intervals are 95%."
     )
-    beside = paper_table(grid.claims_at(plan.scale), found.claims)
+    beside = paper_table(grid.claims_at(plan.scale), found.claims, _coverage(plan, statuses))
     for table in [*([beside] if beside else []), *found.tables]:
         parts += [f"## {table.title}", table.markdown()]
     if found.notes:
@@ -151,7 +152,7 @@ def _data(
         "made_on": made_on(
             job.folder for job in plan.jobs if states.get(job.folder.name) == "done"
         ),
-        **findings_data(found, plan.grid.claims_at(plan.scale)),
+        **findings_data(found, plan.grid.claims_at(plan.scale), _coverage(plan, statuses)),
         "num_starts": len(starts),
         "started": STARTED,
         "cells": [
@@ -165,6 +166,15 @@ def _data(
         ],
         "settings": _distinct_settings(plan.jobs),
     }
+
+
+def _coverage(plan: Plan, statuses: Sequence[JobStatus]) -> Coverage:
+    done = {one.job.folder.name for one in statuses if one.state == "done"}
+    return Coverage(
+        planned=[cell.labels for cell in plan.cells],
+        finished=[cell.labels for cell in plan.cells if cell.run in done],
+        words=plan.grid.words,
+    )
 
 
 def _distinct_settings(jobs: Sequence[Job]) -> dict[str, Any]:
