@@ -163,15 +163,25 @@ def test_machines_that_made_the_runs_are_counted(tmp_path, monkeypatch):
     assert found[0]["machine"] == this_machine().model_dump(mode="json")
 
 
-def test_other_runs_of_the_folder_are_there_for_analyses_that_want_them(plan):
+def test_other_runs_of_the_folder_are_there_for_analyses_that_want_them(plan, monkeypatch):
     finish(plan, {"0.5": 0.3, "0.9": 0.5})
     smaller = make_plan(str(plan.out.parent / "mine.toml"), scale=None, out=plan.out, seeds=1)
+    monkeypatch.setattr(output_module, "READS_OTHERS", {smaller.grid.analysis})
     cells = load_cells(smaller)
     assert (len(cells), len(cells.others)) == (2, 2)
     assert {one.seed for one in cells.others} == {1}
 
 
-def test_runs_of_tuning_seeds_are_no_evidence(plan):
+def test_a_broken_run_of_another_experiment_stops_nobody_who_does_not_read_it(plan):
+    finish(plan, {"0.5": 0.3, "0.9": 0.5})
+    broken = plan.out / "runs" / "Other-grpo-seed0"
+    broken.mkdir()
+    (broken / "run.toml").write_text("this is no run file")
+    assert list(load_cells(plan).others) == []
+
+
+def test_runs_of_tuning_seeds_are_no_evidence(plan, monkeypatch):
+    monkeypatch.setattr(output_module, "READS_OTHERS", {plan.grid.analysis})
     text = (
         (plan.out.parent / "mine.toml")
         .read_text()

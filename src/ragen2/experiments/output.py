@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen2.errors import DependencyError, RunError
-from ragen2.experiments.analyses import find_analysis
+from ragen2.experiments.analyses import READS_OTHERS, find_analysis
 from ragen2.experiments.cells import CellRun, Cells
 from ragen2.experiments.findings import (
     Coverage,
@@ -52,7 +52,7 @@ class Written:
 
 
 def load_cells(plan: Plan) -> Cells:
-    """Every finished run of the plan, and of the same folder those that the plan does not name."""
+    """Every finished run of the plan, and those of other experiments where the analysis reads them."""
     finished = {
         job.folder.name: load_run_directory(job.folder) for job in plan.jobs if is_finished(job)
     }
@@ -63,7 +63,8 @@ def load_cells(plan: Plan) -> Cells:
     ]
     named = {job.folder.name for job in plan.jobs}
     labels = [cell.labels for cell in plan.cells]
-    return Cells(mine, list(_others(plan.out / RUNS, named)), labels)
+    others = _others(plan.out / RUNS, named) if plan.grid.analysis in READS_OTHERS else ()
+    return Cells(mine, list(others), labels)
 
 
 def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Written:

@@ -49,6 +49,9 @@ ANALYSES: Mapping[str, Analysis] = {
     "summary": summary.analyse,
 }
 
+READS_OTHERS = frozenset({"predictor"})
+"""Analyses that also read finished runs of other experiments in the same folder."""
+
 
 def find_analysis(name: str) -> Analysis:
     """The analysis called ``name``, or an error that suggests one."""
