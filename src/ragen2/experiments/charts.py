@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from ragen2.experiments.cells import Cells
 from ragen2.experiments.intervals import Estimate, mean_estimate
-from ragen2.reports.figures import COLOURS, GREY, Chart, Figure, chart_figure
+from ragen2.reports.figures import COLOURS, GREY, HEIGHT, Chart, Figure, chart_figure
 from ragen2.reports.load import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = "os^Dv*"
+ROW, FRAME = 0.19, 0.8
+"""Inches that a row of estimates takes, and what stands around them."""
 FEWEST_FOR_A_BAND = 3
 """Runs: the interval of two is so wide that nothing else could be seen beside it."""
 
@@ -61,7 +63,7 @@ def estimates_figure(
         axes.invert_yaxis()
         axes.set_xlabel(unit)
 
-    return Figure(title, draw if known else None)
+    return Figure(title, draw if known else None, max(HEIGHT, FRAME + ROW * len(known)))
 
 
 def lines_figure(
@@ -115,7 +117,7 @@ def scatter_figure(
             )
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        if len(points) > 1:
-            axes.legend()
+        if len(points) > 1:  # beside the points: they may lie anywhere
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
     return Figure(title, draw if any(points.values()) else None)

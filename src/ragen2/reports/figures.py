@@ -69,6 +69,8 @@ class Figure:
 
     title: str
     draw: Callable[[Axes], None] | None = None
+    height: float = HEIGHT
+    """Inches; side by side the highest one counts."""
 
 
 def chart_figure(chart: Chart) -> Figure:
@@ -138,7 +140,8 @@ def picture(figures: Sequence[Figure], form: str) -> bytes:
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH * len(figures), HEIGHT), dpi=DOTS, layout="constrained")
+        size = WIDTH * len(figures), max(figure.height for figure in figures)
+        canvas = Canvas(figsize=size, dpi=DOTS, layout="constrained")
         for axes, figure in zip(
             canvas.subplots(1, len(figures), squeeze=False)[0], figures, strict=True
         ):

@@ -51,7 +51,11 @@ def analyse(cells: Cells) -> Findings:
         "step time, %",
         "updated tokens, %",
     )
-    drawn = [(claim.name, claim.estimate) for claim in claims if claim.name.startswith("time/")]
+    drawn = [
+        (claim.name.removeprefix("time/"), claim.estimate)
+        for claim in claims
+        if claim.name.startswith("time/")
+    ]
     figure = NamedFigure(
         "time", [estimates_figure("Change of step time by the filter", drawn, "%")]
     )

@@ -49,7 +49,7 @@ def analyse(cells: Cells) -> Findings:
     figures = [
         NamedFigure(
             "correlations",
-            [estimates_figure("Rank correlation with final success", drawn, "Spearman")],
+            [estimates_figure("Correlation with success", drawn, "Spearman")],
         ),
         NamedFigure(
             "scatter", [_scatter(cells, "mi_estimate"), _scatter(cells, "conditional_entropy")]
