@@ -6,7 +6,9 @@ import pytest
 from made_runs import run_of
 
 from ragen2.experiments.cells import CellRun, Cells
-from ragen2.experiments.charts import mean_series
+from ragen2.experiments.charts import estimates_figure, mean_series
+from ragen2.experiments.intervals import Estimate
+from ragen2.reports.figures import HEIGHT, picture
 
 
 def cells(*curves: list[float | None]) -> Cells:
@@ -29,3 +31,12 @@ def test_two_runs_have_no_band_and_steps_that_one_lacks_are_left_out():
     assert found.steps == (0, 2)
     assert found.values == (1.5, 4.0)
     assert found.low == found.high == ()
+
+
+def test_many_rows_of_estimates_do_not_lie_over_each_other():
+    rows = [(f"row {i}", Estimate(float(i), i - 1.0, i + 1.0, 3, "")) for i in range(30)]
+    few, many = (estimates_figure("Gains", rows[:count], "points") for count in (4, 30))
+    assert few.height == HEIGHT
+    assert many.height / 30 > 12 / 72, "inches a row, for letters of about ten points"
+    png = picture([few, many], "png")
+    assert int.from_bytes(png[20:24]) == round(200 * many.height), "side by side the highest counts"
