@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import pytest
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
+from ragen2.trainer import child as child_module
 from ragen2.trainer import jobs as jobs_module
 from ragen2.trainer.child import Child, end_all, hold, is_held
 from ragen2.trainer.jobs import (
@@ -422,6 +424,19 @@ def test_a_start_that_another_process_was_before_is_not_told(tmp_path: Path) -> 
     with hold(todo.log):
         (status,) = train([todo], on_start=told.append)
     assert (status.state, told) == ("failed", [])
+
+
+def test_a_look_at_a_log_does_not_keep_anybody_from_taking_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    with log.open("ab") as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        monkeypatch.setattr(
+            child_module.time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN)
+        )
+        with hold(log) as file:
+            assert file.name == str(log)
 
 
 def test_a_log_is_held_as_long_as_its_process_runs(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from ragen2.errors import RunError
 
 LONGEST_TOLD = 300
 """Characters of a log's last line that are repeated."""
+TRIES, SECONDS_BETWEEN_TRIES = 5, 0.05
+"""Of taking a log: ``is_held`` has it for a moment too."""
 
 
 class HeldError(RunError):
@@ -30,12 +32,10 @@ def hold(log: Path) -> Iterator[BinaryIO]:
     What is true inside stays true: whether the work is done already is decided here, not before.
     """
     with log.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _take(file):
             raise HeldError(
                 f"another process still trains this run (it holds {log}); wait for it or end it"
-            ) from error
+            )
         yield file
 
 
@@ -106,3 +106,15 @@ def end_all(children: Sequence[Child], seconds: float) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
+
+
+def _take(log: BinaryIO) -> bool:
+    for left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left:
+                time.sleep(SECONDS_BETWEEN_TRIES)
+        else:
+            return True
+    return False
