@@ -203,3 +203,9 @@ def test_an_unknown_experiment_and_a_missing_file_are_told_apart(tmp_path):
         load_grid("main_tabel")
     with pytest.raises(ConfigError, match="does not exist; check the path"):
         load_grid(str(tmp_path / "none.toml"))
+
+
+def test_the_results_of_an_experiment_do_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "level").mkdir()
+    assert load_grid("level").analysis == "level"

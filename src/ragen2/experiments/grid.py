@@ -170,14 +170,12 @@ def experiment_names() -> list[str]:
 
 def load_grid(name: str) -> Grid:
     """An embedded grid by its name, or a file."""
-    file = Path(name)
-    if file.suffix != ".toml" and not file.exists():
-        if name not in experiment_names():
-            raise ConfigError(
-                f"{name} is neither a grid file nor an experiment; {suggest(name, experiment_names())}"
-            )
-        file = FOLDER / "grids" / f"{name}.toml"
-    grid = _read(Grid, file)
+    is_ours, file = name in experiment_names(), Path(name)
+    if not is_ours and file.suffix != ".toml" and not file.is_file():
+        raise ConfigError(
+            f"{name} is neither a grid file nor an experiment; {suggest(name, experiment_names())}"
+        )
+    grid = _read(Grid, FOLDER / "grids" / f"{name}.toml" if is_ours else file)
     if not grid.like:
         return grid
     other = load_grid(grid.like)
