@@ -627,7 +627,7 @@ def test_kl_to_the_reference_is_that_of_the_sampling_log_probs(
 def test_the_gradient_as_a_vector_is_the_gradient(small: Any, random_samples: Samples) -> None:
     learner, samples = learner_of(small), random_samples(LENGTHS)
     before = flat_weights(learner)
-    vector = learner.gradient(samples, GRPO()).to_numpy()
+    vector = learner.gradient(samples, GRPO()).values.numpy()
     assert all(p.grad is None for p in learner.network.parameters())
     assert torch.equal(flat_weights(learner), before)
     learner.gradients(samples, GRPO())
@@ -638,7 +638,7 @@ def test_the_gradient_of_adapters_is_as_long_as_they_are(
     small: Any, random_samples: Samples
 ) -> None:
     learner = learner_of(small, LORA)
-    vector = learner.gradient(random_samples([20]), GRPO()).to_numpy()
+    vector = learner.gradient(random_samples([20]), GRPO()).values.numpy()
     assert len(vector) == int(learner.describe()["trained"].replace(",", ""))
 
 

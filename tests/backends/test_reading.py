@@ -48,7 +48,7 @@ def pad(learner: TorchLearner) -> None:
 
 
 def same_gradient(one: TorchLearner, two: TorchLearner, samples: list[Sample]) -> None:
-    found, wanted = (learner.gradient(samples, OBJECTIVE).to_numpy() for learner in (one, two))
+    found, wanted = (learner.gradient(samples, OBJECTIVE).values.numpy() for learner in (one, two))
     assert abs(wanted).max() > 1e-2
     assert abs(found - wanted).max() < 1e-5
 
@@ -203,8 +203,8 @@ def test_any_architecture_has_the_gradient_of_its_samples_one_by_one(
     )
     samples = random_samples(LENGTHS)
     summed = GRPO(aggregation="token_sum")
-    whole = learner.gradient(samples, summed).to_numpy()
-    parts = [learner.gradient([one], summed).to_numpy() for one in samples]
+    whole = learner.gradient(samples, summed).values.numpy()
+    parts = [learner.gradient([one], summed).values.numpy() for one in samples]
     assert abs(whole).max() > 1e-2
     assert whole == pytest.approx(sum(parts), abs=1e-3)
 
@@ -224,7 +224,7 @@ def test_two_threads_give_one_gradient_every_time(embedded: Any, random_samples:
     learner = learner_of(embedded, micro_tokens=8000)
     torch.set_num_threads(2)
     try:
-        found = [learner.gradient(samples, GRPO()).to_numpy() for _ in range(8)]
+        found = [learner.gradient(samples, GRPO()).values.numpy() for _ in range(8)]
     finally:
         torch.set_num_threads(1)
     assert all(np.array_equal(one, found[0]) for one in found)

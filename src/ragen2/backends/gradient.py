@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ragen2.backends.gpu_memory import free_memory
 
@@ -38,10 +36,6 @@ class TensorGradient:
             return TensorGradient(self.values * factor)
         total.values.add_(self.values.to(total.values.device), alpha=factor)
         return total
-
-    def to_numpy(self) -> NDArray[np.float32]:
-        """On the host; there it is this memory, not a copy."""
-        return self.values.cpu().numpy()
 
 
 def home_of(trained: Sequence[torch.Tensor]) -> torch.device:

@@ -109,7 +109,7 @@ def compare_readings(alone: TorchLearner, shared: TorchLearner, samples: list[Sa
     """Without a change of weights; a batch of one sample leaves one process without a share."""
     for some in (samples, samples[:1]):
         found, wanted = (learner.gradient(some, ALGORITHM) for learner in (shared, alone))
-        near(wanted.to_numpy(), found.to_numpy())
+        near(wanted.values.numpy(), found.values.numpy())
         near_rows(alone.values(some), shared.values(some))
         near_rows(alone.kl_to_reference(some, "k3"), shared.kl_to_reference(some, "k3"))
     assert np.abs(np.concatenate(alone.values(samples))).max() > 0.1
