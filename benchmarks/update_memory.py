@@ -105,8 +105,8 @@ def measure(learner: TorchLearner, samples: list[Sample], repeats: int) -> dict[
 
 def is_reproducible(learner: TorchLearner, samples: list[Sample]) -> bool:
     """Whether two gradients from the same weights are the same bit for bit."""
-    one, two = (learner.gradient(samples, GRPO()) for _ in range(2))
-    return bool(np.array_equal(one, two))
+    one, two = (learner.gradient(samples, GRPO()).values for _ in range(2))
+    return torch.equal(one, two)
 
 
 def main() -> None:

@@ -12,8 +12,10 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
 from ragen2.algorithms import DrGRPO
+from ragen2.backends.gradient import TensorGradient
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import Collapse, Ema, Reward, Surface
@@ -628,7 +630,8 @@ class Graded(Walker):
 
     def gradient(self, samples, objective):
         advantages = sum(float(s.advantages_T.sum()) for s in samples)
-        return np.array([advantages, sum(int(s.loss_mask_T.sum()) for s in samples)], np.float32)
+        tokens = sum(int(s.loss_mask_T.sum()) for s in samples)
+        return TensorGradient(torch.tensor([advantages, float(tokens)]))
 
 
 def test_the_probe_runs_when_due_and_changes_nothing_else(new_run):
