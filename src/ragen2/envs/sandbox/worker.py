@@ -115,9 +115,6 @@ def _answer(probe: Any, space: dict[str, Any]) -> Any:
 
 def _failure(error: BaseException) -> str:
     try:
-        import traceback
-
-        traceback.print_exception(error, limit=-3)
         return f"e{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - the error's own text may fail, or memory be spent
         return "eerror without text"
