@@ -12,6 +12,7 @@ SMALL = (
     "rollout.group_size=6",
     "evaluation.every=1",
     "evaluation.tasks=8",
+    "evaluation.probe_traces=2",
     "env.max_turns=2",
     "checkpoints.every=100",
 )

@@ -134,7 +134,13 @@ def test_an_interrupted_run_saves_exits_130_and_goes_on(
     program: Program, start: Start, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    small = settings("steps=8", "rollout.prompts=2", "rollout.group_size=2", "evaluation.tasks=2")
+    small = settings(
+        "steps=8",
+        "rollout.prompts=2",
+        "rollout.group_size=2",
+        "evaluation.tasks=2",
+        "evaluation.probe_traces=2",
+    )
     process = start("train", *small, "--out", "run")
     wait_for((run / "steps.jsonl").exists, process)
     process.send_signal(signal.SIGINT)

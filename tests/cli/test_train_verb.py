@@ -85,7 +85,13 @@ def copy_of(short_run: tuple[Path, Done], folder: Path) -> Path:
 @pytest.mark.slow
 def test_an_empty_directory_is_used_and_a_terminal_gets_a_live_table(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    small = settings("steps=2", "rollout.prompts=2", "rollout.group_size=2", "evaluation.tasks=2")
+    small = settings(
+        "steps=2",
+        "rollout.prompts=2",
+        "rollout.group_size=2",
+        "evaluation.tasks=2",
+        "evaluation.probe_traces=2",
+    )
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "ragen2", "train", *small, "--out", "run"],

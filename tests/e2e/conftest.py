@@ -16,6 +16,7 @@ SETTINGS = (
     "rollout.prompts=2",
     "rollout.group_size=4",
     "evaluation.tasks=8",
+    "evaluation.probe_traces=2",
     "checkpoints.every=2",
 )
 

@@ -14,6 +14,7 @@ SMALL = (
     "rollout.group_size=3",
     "rollout.max_tokens=32",
     "evaluation.tasks=2",
+    "evaluation.probe_traces=2",
     "checkpoints.every=3",
 )
 
