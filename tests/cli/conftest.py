@@ -15,7 +15,6 @@ SHORT_RUN = (
     "rollout.prompts=2",
     "rollout.group_size=2",
     "evaluation.tasks=4",
-    "evaluation.probe_traces=2",
     "evaluation.probe_prompts=2",
     "evaluation.probe_traces=2",
     "checkpoints.every=2",

@@ -20,7 +20,6 @@ NERVOUS = settings(
     "rollout.prompts=4",
     "rollout.group_size=4",
     "evaluation.tasks=2",
-    "evaluation.probe_traces=2",
     "evaluation.probe_prompts=0",
     "warning.response=stop",
     "warning.baseline=1",

@@ -29,7 +29,6 @@ SHORT = (
     "rollout.prompts=2",
     "rollout.group_size=2",
     "evaluation.tasks=2",
-    "evaluation.probe_traces=2",
     "evaluation.probe_prompts=0",
 )
 

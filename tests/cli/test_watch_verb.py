@@ -28,7 +28,6 @@ SMALL = (
     "rollout.prompts=2",
     "rollout.group_size=2",
     "evaluation.tasks=2",
-    "evaluation.probe_traces=2",
     "evaluation.probe_prompts=0",
     "checkpoints.every=2",
 )
