@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ragen2.diagnostics.calibration import COVERED, Design, coverage
-from ragen2.diagnostics.mutual_information import IntervalKind
+from ragen2.diagnostics.metrics.mutual_information import IntervalKind
 from ragen2.diagnostics.sources import TabularSource
 
 FAMILIES = {

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.bench_limit import copy_bandwidth
-from ragen2.backends.bench_rollout import (
+from ragen2.backends.open import quiet_transformers
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.bench.memory_limit import copy_bandwidth
+from ragen2.bench.rollout import (
     OURS,
     RolloutSize,
     engine_of,
@@ -24,8 +26,6 @@ from ragen2.backends.bench_rollout import (
     timed_in_turn,
     write_ours,
 )
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.opening import quiet_transformers
 from ragen2.runs.files import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from ragen2.config import RunConfig, load_run  # noqa: E402 - runs from a checkout, uninstalled
-from ragen2.trainer.jobs import Job, JobStatus, run_jobs  # noqa: E402
-from ragen2.trainer.mps import Sharing, has_gpu, shared_gpu  # noqa: E402
+from ragen2.trainer.jobs.mps import Sharing, has_gpu, shared_gpu  # noqa: E402
+from ragen2.trainer.jobs.run import Job, JobStatus, run_jobs  # noqa: E402
 
 
 def timed(config: RunConfig, count: int, out: Path, sharing: Sharing) -> tuple[float, float]:

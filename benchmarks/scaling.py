@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ragen2.backends.bench_limit import wait_for
-from ragen2.backends.bench_rollout import endless_policy, machine
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.learner import TorchLearner
-from ragen2.backends.loading import open_tokenizer, pick_device
-from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.load import open_tokenizer, pick_device
+from ragen2.backends.open import quiet_transformers
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
+from ragen2.bench.memory_limit import wait_for
+from ragen2.bench.peer_job import EndlessSampler
+from ragen2.bench.rollout import endless_policy, machine
 from ragen2.config import RunConfig, load_run
 from ragen2.runs.files import write_atomically
 from ragen2.trainer.batch import play_batch
-from ragen2.trainer.peer_workload import EndlessSampler
 from ragen2.trainer.update import update
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.envs.base import HELD_OUT_SEEDS, Waits
-from ragen2.envs.deepcoder import DeepCoder
+from ragen2.envs.deepcoder.env import DeepCoder
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.pool import num_workers

@@ -17,11 +17,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from ragen2.algorithms import GRPO
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.learner import TorchLearner
-from ragen2.backends.loading import pick_device
+from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.load import pick_device
 from ragen2.backends.new_model import train_tokenizer
 from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.types import Sample
 
 SMOL = {

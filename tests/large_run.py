@@ -12,8 +12,8 @@ import numpy as np
 
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import measure, regime
-from ragen2.diagnostics.reward import reward_spread
-from ragen2.diagnostics.surface import surface
+from ragen2.diagnostics.metrics.reward import reward_spread
+from ragen2.diagnostics.metrics.surface import surface
 from ragen2.envs import Sokoban
 from ragen2.rollout import Rollout
 from ragen2.runs.record import StepRecord

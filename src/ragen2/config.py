@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from ragen2.algorithms import GRPO, Algorithm
-from ragen2.backends.server_settings import ServerSettings
+from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.component import (
     Component,
@@ -47,7 +47,7 @@ from ragen2.diagnostics import (
     Triage,
     Vision,
 )
-from ragen2.diagnostics.warning import EarlyWarning
+from ragen2.diagnostics.judging.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP

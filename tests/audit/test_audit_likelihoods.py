@@ -10,9 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import numpy as np
 import pytest
 
-from ragen2.audit.likelihoods import PolicyLikelihood, ServerLikelihood, plain
+from ragen2.audit.likelihoods import PolicyLikelihood, ServerLikelihood, plain, server_and_model
 from ragen2.audit.reservoir import TextTrace
-from ragen2.audit.servers import server_and_model
 from ragen2.errors import ModelError
 
 CHAT = (("system", "rules"), ("user", "task"))
@@ -161,7 +160,7 @@ def echo_server() -> Iterator[str]:
 
 
 def test_a_real_server_scores_the_text_after_each_prompt(echo_server):
-    from ragen2.backends.server import ServerScorer
+    from ragen2.backends.remote.scorer import ServerScorer
 
     likelihood = ServerLikelihood(ServerScorer(echo_server, "letters", max_tokens=0), "letters")
     scored = likelihood.score([[trace("aax", "a")], [trace("bbbx", "b")]])

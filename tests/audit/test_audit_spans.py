@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.audit.spans import ReasoningRule
+from ragen2.audit.rollouts import ReasoningRule
 from ragen2.errors import ConfigError
 
 CHAT = (("user", "task"),)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.loading import open_model
+from ragen2.backends.load import open_model
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.open import quiet_transformers
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, NewModel
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.envs import FrozenLake
 from ragen2.rollout.context import system_message, turn_message
 from ragen2.rollout.reply import ReplyFormat

@@ -26,8 +26,8 @@ from transformers import (
 )
 
 from ragen2.algorithms import GRPO
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.learner import TorchLearner
+from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.types import FloatArray, Sample

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ragen2.backends import bench_limit
-from ragen2.backends.bench_limit import (
+from ragen2.bench import memory_limit as bench_limit
+from ragen2.bench.memory_limit import (
     cache_values_a_token,
     copy_bandwidth,
     decode_limit,

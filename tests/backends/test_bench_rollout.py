@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends import bench_rollout
-from ragen2.backends.bench_rollout import (
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.bench import rollout as bench_rollout
+from ragen2.bench.rollout import (
     DYNAMIC,
     OURS,
     Generate,
@@ -25,8 +27,6 @@ from ragen2.backends.bench_rollout import (
     timed_in_turn,
     write_ours,
 )
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.hf import HFPolicy
 from ragen2.errors import ConfigError, ModelError
 
 SIZE = RolloutSize(sequences=6, prompts=2, prompt_tokens=9, new_tokens=12)

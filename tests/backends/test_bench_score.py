@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.backends.bench_score import compare, machine, naive_score
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.bench.score import compare, machine, naive_score
 from ragen2.policy import Pair
 
 CONTEXTS = [np.arange(5, 25), np.arange(30, 50)]

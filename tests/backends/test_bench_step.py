@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ragen2.backends import bench_step
-from ragen2.backends.bench_step import (
+from ragen2.bench import trl as bench_step
+from ragen2.bench.trl import (
     WAYS,
     Lap,
     PeerJob,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ragen2.backends.bench_update import machine, update_costs
-from ragen2.backends.opening import open_agent
-from ragen2.trainer.update_workload import ALL, FILTERED, play_workload, workload_config
+from ragen2.backends.open import open_agent
+from ragen2.bench.update import ALL, FILTERED, machine, play_workload, update_costs, workload_config
 
 
 def test_a_filter_that_keeps_two_of_five_prompts_saves_the_rest_of_the_tokens():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.backends.chat import PLAIN_TEMPLATE, TemplateTokenizer
+from ragen2.backends.tokenizer import PLAIN_TEMPLATE, TemplateTokenizer
 from ragen2.errors import ModelError
 from ragen2.types import Message
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ragen2.algorithms import GRPO, PPO
-from ragen2.backends.critic import CRITIC_FILE, Critic
-from ragen2.backends.learner import TorchLearner
+from ragen2.backends.learner.critic import CRITIC_FILE, Critic
+from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
 from ragen2.types import Sample

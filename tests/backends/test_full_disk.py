@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ragen2.algorithms import GRPO
-from ragen2.backends.learner import TorchLearner
+from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import (
@@ -19,7 +19,7 @@ from ragen2.runs.checkpoints import (
     list_checkpoints,
     save_checkpoint,
 )
-from ragen2.runs.folders import fill_folder
+from ragen2.runs.files import fill_folder
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from ragen2.backends.fused_norms import fused_norms
+from ragen2.backends.learner.forward import fused_norms
 
 SHAPE = {
     "vocab_size": 64,
@@ -34,7 +34,7 @@ def test_loss_and_gradient_stay(monkeypatch, network, count):
         calls.append(args)
         return original(*args)
 
-    monkeypatch.setattr("ragen2.backends.fused_norms.rms_norm", counted)
+    monkeypatch.setattr("ragen2.backends.learner.forward.rms_norm", counted)
 
     def gradient():
         network.zero_grad()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.hf import HFPolicy, _Decoder
+from ragen2.backends.sampling.hf import HFPolicy, _Decoder
 from ragen2.backends.settings import EngineChoice
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams

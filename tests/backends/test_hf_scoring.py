@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragen2.backends import logprobs
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.learner import logprobs
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.scoring import Trace, cross_score
 from ragen2.types import FloatArray, IntArray

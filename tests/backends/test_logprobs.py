@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ragen2.backends import logprobs
-from ragen2.backends.logprobs import Trunk, chosen_logprobs, rows_per_chunk
+from ragen2.backends.learner import logprobs
+from ragen2.backends.learner.logprobs import Trunk, chosen_logprobs, rows_per_chunk
 
 ROWS, WIDTH, VOCABULARY = 37, 16, 50
 

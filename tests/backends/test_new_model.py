@@ -10,9 +10,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ragen2.backends.chat import TemplateTokenizer
 from ragen2.backends.new_model import SPREAD, TAGS, new_model, train_tokenizer
 from ragen2.backends.settings import NewModel, NewVision
+from ragen2.backends.tokenizer import TemplateTokenizer
 
 SHAPE = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=128)
 CORPUS = ["goal (2,3) and down", "I am at (0,1)."] * 20

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-from ragen2.backends.one_order import WORKSPACE, has_one_order, one_order, prepare_products
+from ragen2.backends.device import WORKSPACE, has_one_order, one_order, prepare_products
 
 
 def look_and_fail():

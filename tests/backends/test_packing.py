@@ -16,8 +16,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from ragen2.backends import packing
-from ragen2.backends.packing import (
+from ragen2.backends.learner import packing
+from ragen2.backends.learner.packing import (
     Packing,
     honours_packing,
     packed_attention,

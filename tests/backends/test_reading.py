@@ -14,9 +14,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from ragen2.algorithms import GRPO, PPO
-from ragen2.backends.fused.layer import Layer
-from ragen2.backends.learner import TorchLearner
-from ragen2.backends.reading import Reader
+from ragen2.backends.learner.forward import Reader
+from ragen2.backends.learner.fused.layer import Layer
+from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import ConfigError
 from ragen2.types import Sample

@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 
-from ragen2.backends import logprobs
-from ragen2.backends.bench_score import naive_score
-from ragen2.backends.copy_scoring import score_by_copies
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.logprobs import Trunk, target_logprobs
-from ragen2.backends.opening import open_agent, open_policy
-from ragen2.backends.scoring import PairScorer, honours_trees
+from ragen2.backends.learner import logprobs
+from ragen2.backends.learner.logprobs import Trunk, target_logprobs
+from ragen2.backends.open import open_agent, open_policy
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.backends.scoring.copy import score_by_copies
+from ragen2.backends.scoring.pairs import PairScorer, honours_trees
+from ragen2.backends.scoring.tree import Job, score_by_trees
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
-from ragen2.backends.tree_scoring import Job, score_by_trees
+from ragen2.bench.score import naive_score
 from ragen2.policy import Pair
 
 SHAPE: dict[str, Any] = {

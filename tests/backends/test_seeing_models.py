@@ -15,22 +15,22 @@ import torch
 from vision_models import FOLDERS
 
 from ragen2.algorithms.supervised import Supervised
-from ragen2.backends.batches import Batch
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.copy_scoring import score_by_copies
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.images import sight as sight_module
-from ragen2.backends.images.sight import FIRST, Sight
-from ragen2.backends.learner import TorchLearner
-from ragen2.backends.loading import open_model
-from ragen2.backends.scoring import honours_trees
+from ragen2.backends.learner.batches import Batch
+from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.load import open_model
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.backends.scoring.copy import score_by_copies
+from ragen2.backends.scoring.pairs import honours_trees
+from ragen2.backends.scoring.tree import Job, score_by_trees
 from ragen2.backends.settings import LearnerSettings, ModelSettings
-from ragen2.backends.tree_scoring import Job, score_by_trees
+from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.backends.vision import sight as sight_module
+from ragen2.backends.vision.sight import FIRST, Sight
 from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.sight import refuse_blind
+from ragen2.rollout.image_support import refuse_blind
 from ragen2.trainer.samples import draft_samples, flatten
 from ragen2.types import Image, Message, Sample
 
@@ -324,7 +324,7 @@ def test_each_image_is_encoded_once(network: Any, tokenizer: TemplateTokenizer) 
 def test_encodings_are_kept_within_a_limit(
     network: Any, tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ragen2.backends.images import encodings as module
+    from ragen2.backends.vision import encodings as module
 
     encodings = Sight(network, tokenizer.images).encodings
     one = encodings(LAKES[:1])[0].nbytes
@@ -341,7 +341,7 @@ def test_encodings_are_kept_within_a_limit(
 def test_images_are_encoded_in_parts_of_a_bounded_size(
     network: Any, tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ragen2.backends.images import encodings as module
+    from ragen2.backends.vision import encodings as module
 
     whole = Sight(network, tokenizer.images).encodings(LAKES)
     size = sum(value.numel() for value in tokenizer.images.pixels([LAKES[0]]).values())

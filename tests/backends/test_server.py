@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen2.backends.bench_score import naive_score
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.server import ServerScorer
-from ragen2.backends.server_settings import ServerSettings
+from ragen2.backends.remote.scorer import ServerScorer
+from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.bench.score import naive_score
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair
 from ragen2.scoring import Trace, cross_score

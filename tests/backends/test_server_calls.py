@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from ragen2.backends.server_calls import seconds_asked, wait_seconds
-from ragen2.backends.server_journal import Journal, request_name
-from ragen2.backends.server_pool import call_all
-from ragen2.backends.server_settings import ServerSettings
-from ragen2.backends.server_usage import Meter
+from ragen2.backends.remote.calls import seconds_asked, wait_seconds
+from ragen2.backends.remote.journal import Journal, request_name
+from ragen2.backends.remote.pool import call_all
+from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.remote.usage import Meter
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish

@@ -13,11 +13,11 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.loading import open_tokenizer
-from ragen2.backends.opening import open_agent
-from ragen2.backends.server_chat import ChatServer, read_reply
-from ragen2.backends.server_journal import JOURNAL_FILE, chat_name
-from ragen2.backends.server_settings import ServerSettings
+from ragen2.backends.load import open_tokenizer
+from ragen2.backends.open import open_agent
+from ragen2.backends.remote.chat import ChatServer, read_reply
+from ragen2.backends.remote.journal import JOURNAL_FILE, chat_name
+from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
 from ragen2.cli.app import app
 from ragen2.envs import FrozenLake

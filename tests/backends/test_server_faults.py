@@ -15,14 +15,14 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.loading import open_tokenizer
-from ragen2.backends.opening import open_server
-from ragen2.backends.server_journal import JOURNAL_FILE
-from ragen2.backends.server_policy import ServerPolicy
-from ragen2.backends.server_settings import ServerSettings
+from ragen2.backends.load import open_tokenizer
+from ragen2.backends.open import open_server
+from ragen2.backends.remote.journal import JOURNAL_FILE
+from ragen2.backends.remote.policy import ServerPolicy
+from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.settings import EMBEDDED
 from ragen2.cli.app import app
-from ragen2.cli.evaluation_run import EVALUATED_FILE
+from ragen2.cli.evaluate import EVALUATED_FILE
 from ragen2.envs import FrozenLake
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play

@@ -11,10 +11,10 @@ import pytest
 from faulty_server import Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.loading import open_tokenizer
-from ragen2.backends.server_calls import NOT_NOW, NOT_THERE, REFUSED
-from ragen2.backends.server_settings import ServerSettings
-from ragen2.backends.server_usage import Usage
+from ragen2.backends.load import open_tokenizer
+from ragen2.backends.remote.calls import NOT_NOW, NOT_THERE, REFUSED
+from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.remote.usage import Usage
 from ragen2.backends.settings import EMBEDDED
 from ragen2.cli.app import app
 

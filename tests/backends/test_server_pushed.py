@@ -15,17 +15,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ragen2.backends import vllm_engine
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.opening import follower
+from ragen2.backends.open import follower
+from ragen2.backends.remote.policy import UNKNOWN_CONTEXT, ServerPolicy, served_context
+from ragen2.backends.remote.scorer import ServerScorer
+from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scripted import ByteTokenizer
-from ragen2.backends.server import ServerScorer
-from ragen2.backends.server_policy import UNKNOWN_CONTEXT, ServerPolicy, served_context
-from ragen2.backends.server_settings import ServerSettings
 from ragen2.backends.settings import ModelSettings
-from ragen2.backends.vllm_policy import VllmPolicy
-from ragen2.backends.vllm_server import PushedServer
-from ragen2.backends.vllm_worker import EXTENSION
+from ragen2.backends.vllm import policy as vllm_engine
+from ragen2.backends.vllm.policy import VllmPolicy
+from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.errors import ConfigError, DependencyError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.backends.token_tree import grow_trees, shared_length
+from ragen2.backends.scoring.tree import grow_trees, shared_length
 
 
 def arrays(*lists: list[int]) -> list[np.ndarray]:

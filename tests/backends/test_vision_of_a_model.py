@@ -11,10 +11,10 @@ import torch
 from test_seeing_models import own_logp
 from vision_models import FOLDERS
 
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.loading import open_model
+from ragen2.backends.load import open_model
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.diagnostics import Collapse, Evidence, Vision
-from ragen2.diagnostics.vision import measure_grounding, measure_split
+from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
 from ragen2.envs import make
 from ragen2.rollout import Rollout, Task, play
 from ragen2.scoring import Trace, turn_traces

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ragen2.config import RunConfig
-from ragen2.trainer.jobs import run_jobs
+from ragen2.trainer.jobs.run import run_jobs
 
 ROOT = Path(__file__).parents[2]
 TRAINEE = (sys.executable, str(ROOT / "tests" / "trainer" / "trainee.py"))

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from command_line import Done, checkpoints, records, settings
-from ragen2.cli.live import View
+from ragen2.cli.views.live import View
 from ragen2.config import RunConfig
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory

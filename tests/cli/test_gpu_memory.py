@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from ragen2.backends import gpu_memory, loading
-from ragen2.backends.gpu_memory import free_memory, total_memory
-from ragen2.backends.loading import pick_device
+from ragen2.backends import device as gpu_memory
+from ragen2.backends import load as loading
+from ragen2.backends.device import free_memory, total_memory
+from ragen2.backends.load import pick_device
 from ragen2.backends.settings import GPU_SHARE
 from ragen2.cli import app as app_module
 from ragen2.cli import jobs as jobs_module
 from ragen2.cli.jobs import gpu_sharing
 from ragen2.config import RunConfig
 from ragen2.errors import ModelError
-from ragen2.trainer.jobs import Job
-from ragen2.trainer.mps import Sharing
+from ragen2.trainer.jobs.mps import Sharing
+from ragen2.trainer.jobs.run import Job
 
 FULL = (
     "CUDA out of memory. Tried to allocate 4.23 GiB. GPU 0 has a total capacity of 139.80 GiB of which "

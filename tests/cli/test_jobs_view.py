@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from ragen2.cli.jobs import exit_code, name_jobs
-from ragen2.cli.jobs_view import JobsView, clock, jobs_table, jobs_view, plain_line
+from ragen2.cli.views.jobs import JobsView, clock, jobs_table, jobs_view, plain_line
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
 from ragen2.runs.record import StepRecord
-from ragen2.trainer.jobs import Job, JobStatus, State
+from ragen2.trainer.jobs.run import Job, JobStatus, State
 
 
 def status(state: State = "running", step: int = 0, *, name: str = "a", **more) -> JobStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from ragen2.cli.live import columns_of, plain_line, summary_table
+from ragen2.cli.views.live import columns_of, plain_line, summary_table
 from ragen2.diagnostics import Regime
 from ragen2.runs.record import StepRecord
 

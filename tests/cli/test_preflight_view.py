@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from ragen2.cli.preflight_view import show
+from ragen2.cli.views.preflight import show
 from ragen2.diagnostics import Label, NoiseSplit, Played, Triaged
-from ragen2.diagnostics.group_sizes import DeadForecast
+from ragen2.diagnostics.metrics.reward import DeadForecast
 from ragen2.trainer.advice import Advice, Decision
 from ragen2.trainer.preflight import SCOPE, FilterForecast, Preflight
 

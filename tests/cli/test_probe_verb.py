@@ -13,11 +13,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from command_line import Done, assert_refused, settings
-from ragen2.backends.opening import open_agent
+from ragen2.backends.open import open_agent
 from ragen2.cli.app import app
-from ragen2.cli.probe_view import show
+from ragen2.cli.views.probe import show
 from ragen2.config import dump_config, load_run
-from ragen2.diagnostics.probe_record import ProbeRecord
+from ragen2.diagnostics.metrics.gradients import ProbeRecord
 from ragen2.errors import RagenError
 from ragen2.reports.gradients import COLUMNS
 from ragen2.runs.checkpoints import checkpoint_folder, save_checkpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Collapse, Ema, Evidence, Surface, measure
-from ragen2.diagnostics.collapse import (
+from ragen2.diagnostics.metrics.collapse import (
     FEWEST_TRACES,
     check_scope,
     judged_scope,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import measure
-from ragen2.diagnostics.dependence import DependenceRow, dependence, enough_prompts
 from ragen2.diagnostics.sources import TabularSource
+from ragen2.diagnostics.statistics.dependence import DependenceRow, dependence, enough_prompts
 from ragen2.errors import ConfigError
 
 

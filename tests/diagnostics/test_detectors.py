@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Finding, find_failures
-from ragen2.diagnostics.detectors import DETECTORS, noise_of_change
-from ragen2.diagnostics.resampling import wilson_of_trials
+from ragen2.diagnostics.judging.detectors import DETECTORS, noise_of_change
+from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.runs.record import StepRecord
 
 STEPS = 60

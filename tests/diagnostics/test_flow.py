@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Evidence, Flow, measure_flow
-from ragen2.diagnostics.flow import EXCHANGES, mean_interval, sign_flip_p_value
+from ragen2.diagnostics.metrics.flow import EXCHANGES, mean_interval, sign_flip_p_value
 from ragen2.policy import Pair
 from ragen2.scoring.flow import ActionTrace, score_flow
 from ragen2.types import FloatArray, Group, Prompt, StopReason, Trajectory

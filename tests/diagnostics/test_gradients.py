@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.backends.gradient import TensorGradient
-from ragen2.diagnostics.gradients import (
+from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.diagnostics.metrics.gradients import (
     BucketGradient,
     GradientReport,
     PolicyGradient,

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.group_sizes import all_alike, forecast_dead, subset_dead
+from ragen2.diagnostics.metrics.reward import all_alike, forecast_dead, subset_dead
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.jackknife import prompt_influence, statistics_without_each
-from ragen2.diagnostics.mutual_information import metrics_of
+from ragen2.diagnostics.metrics.mutual_information import metrics_of
+from ragen2.diagnostics.metrics.trace_statistics import trace_statistics
 from ragen2.diagnostics.sources import TabularSource
-from ragen2.diagnostics.trace_statistics import trace_statistics
+from ragen2.diagnostics.statistics.jackknife import prompt_influence, statistics_without_each
 from ragen2.types import ScoreMatrix
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.lengths import length_control, length_explained, length_strata
+from ragen2.diagnostics.metrics.lengths import length_control, length_explained, length_strata
 
 PROMPTS, EACH = 8, 8
 OWNER_N = np.repeat(np.arange(PROMPTS), EACH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.noise import NoiseSplit, mean_split, noise_split
+from ragen2.diagnostics.metrics.reward import NoiseSplit, mean_split, noise_split
 
 
 def test_a_split_by_hand():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.rank_test import rank_test
+from ragen2.diagnostics.statistics.rank_test import rank_test
 
 
 def test_a_perfect_order_of_four_has_two_of_all_orders_as_extreme():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Regime, explain_regime, measure, regime
-from ragen2.diagnostics.regime import (
+from ragen2.diagnostics.judging.regime import (
     Z95,
     diversity_threshold,
     equal_error_point,

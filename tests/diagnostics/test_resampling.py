@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.diagnostics.resampling import (
+from ragen2.diagnostics.statistics.resampling import (
     permutation_p_value,
     permuted_owners,
     scored_owners,

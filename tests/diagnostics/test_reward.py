@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Evidence, Reward, reward_spread
-from ragen2.diagnostics.reward import effective_number, metric_name
+from ragen2.diagnostics.metrics.reward import effective_number, metric_name
 
 
 def spread(*groups: list[float]) -> dict[str, float]:

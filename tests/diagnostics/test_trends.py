@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.trends import (
+from ragen2.diagnostics.statistics.trends import (
     Noise,
     block_correlation,
     block_means,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.diagnostics import Attempts, Contrasts, Evidence, Label, Played, Triage, triage
-from ragen2.diagnostics.attempts import attempts_of
+from ragen2.diagnostics import Attempts, Contrasts, Evidence, Label, Played, Triage
+from ragen2.diagnostics import triage
+from ragen2.diagnostics.metrics.attempts import attempts_of
 from ragen2.types import Group, Prompt, StopReason, Trajectory
 
 LIVE = Attempts("E", (Played(0.0, False, ("a",)), Played(1.0, True, ("b",))))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Actions, Evidence, Vision
-from ragen2.diagnostics.vision import measure_grounding, measure_split
+from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
 from ragen2.policy import Pair
 from ragen2.scoring import Trace
 from ragen2.scoring.image_swaps import ImageExchange, exchange_last_image, swap_matrices

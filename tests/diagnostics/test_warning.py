@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from ragen2.diagnostics import EarlyWarning, WarningState
-from ragen2.diagnostics.regime import Z95
-from ragen2.diagnostics.warning import CAP, FLOOR, LARGEST, SLACK
+from ragen2.diagnostics.judging.regime import Z95
+from ragen2.diagnostics.judging.warning import CAP, FLOOR, LARGEST, SLACK
 
 
 def metrics(mi: float = 1.0, retrieval: float = 1.0, **changes: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.diagnostics.wording import nearest_reasonings, templated_phrases, words
+from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases, words
 
 
 def test_words_are_lower_case_with_punctuation_apart():

@@ -13,8 +13,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from command_line import records, run_program, settings
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.config import load_run
 from ragen2.trainer.evaluate import evaluate
 

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from ragen2.envs import check
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.check import Trial, check_env, expert_steps
-from ragen2.envs.transcript import expert_play, random_play
+from ragen2.envs.check import conformance as check
+from ragen2.envs.check.conformance import Trial, check_env, expert_steps
+from ragen2.envs.check.transcript import expert_play, random_play
 from ragen2.errors import EnvError
 
 STARTS = []

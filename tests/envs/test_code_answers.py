@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs.code_answers import parse_literal, same_text, same_value
-from ragen2.envs.sandbox import Members, Opaque, Pairs
-from ragen2.envs.sandbox.read_values import read
-from ragen2.envs.sandbox.write_values import write
+from ragen2.envs.deepcoder.answers import parse_literal, same_text, same_value
+from ragen2.sandbox import Members, Opaque, Pairs
+from ragen2.sandbox.read_values import read
+from ragen2.sandbox.write_values import write
 
 
 @pytest.mark.parametrize(

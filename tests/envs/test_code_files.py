@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.envs.code_asserts import case_of
-from ragen2.envs.code_cases import Problem, grade
-from ragen2.envs.code_files import problems_of, read_problems
-from ragen2.envs.code_tests import read_tests
-from ragen2.envs.records import read_records
-from ragen2.envs.sandbox import Limits, Sandbox
+from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.formats import problems_of, read_problems, read_tests
+from ragen2.envs.deepcoder.hidden_tests import case_of
+from ragen2.envs.toolkit.records import read_records
 from ragen2.errors import EnvError
+from ragen2.sandbox import Limits, Sandbox
 
 STDIN_TESTS = [{"input": "1 2\n", "output": "3\n"}, {"input": "-1 1\n", "output": "0\n"}]
 SUM = "a, b = map(int, input().split())\nprint(a + b)"

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ragen2.envs.code_cases import Problem, grade
-from ragen2.envs.code_problems import FAMILIES, own_problem, problem_names
-from ragen2.envs.sandbox import Sandbox
+from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.problems import FAMILIES, own_problem, problem_names
+from ragen2.sandbox import Sandbox
 
 SHORTCUTS = {
     "stdin": ("print()", "print(0)", "print(input())", "print(1)", "print(True)", "print(False)"),

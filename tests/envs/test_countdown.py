@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs import check_env, expressions
+from ragen2.envs import check_env
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.countdown import Countdown, CountdownTask, Verdict, judge, load_tasks
+from ragen2.envs.math import expressions
+from ragen2.envs.math.countdown import Countdown, CountdownTask, Verdict, judge, load_tasks
 from ragen2.errors import ConfigError, EnvError
 
 TASK = CountdownTask((3, 4, 6), 18)
@@ -68,7 +69,7 @@ def test_held_out_and_training_seeds_share_no_task():
 
 def test_tasks_are_the_same_in_another_process():
     program = (
-        "from ragen2.envs.countdown import Countdown\n"
+        "from ragen2.envs.math.countdown import Countdown\n"
         "print([Countdown().start(seed, 0).observation for seed in (0, 1, 100000)])"
     )
     output = subprocess.run(
@@ -254,7 +255,7 @@ def test_bad_settings_are_named(settings, message):
 
 
 def test_settings_that_allow_no_task_are_named(monkeypatch):
-    monkeypatch.setattr("ragen2.envs.countdown.MAX_DRAWS", 100)
+    monkeypatch.setattr("ragen2.envs.math.countdown.MAX_DRAWS", 100)
     env = Countdown(operations="*", low=50, high=60, max_target=10)
     with pytest.raises(EnvError, match=r"no Countdown task .* in 100 draws; widen the range"):
         env.start(0, 0)

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragen2.envs import deepcoder, make
+from ragen2.envs import make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.code_cases import Grade
-from ragen2.envs.deepcoder import CodeEpisode, DeepCoder, extract_program
-from ragen2.envs.sandbox import best_isolation, isolation
+from ragen2.envs.deepcoder import env as deepcoder
+from ragen2.envs.deepcoder.cases import Grade
+from ragen2.envs.deepcoder.env import CodeEpisode, DeepCoder, extract_program
 from ragen2.errors import ConfigError, EnvError
+from ragen2.sandbox import best_isolation, isolation
 
 QUICK = DeepCoder(seconds_per_test=0.3, seconds_per_program=0.6)
 TRAINING = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + 300)

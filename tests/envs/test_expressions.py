@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs import expressions
-from ragen2.envs.expressions import ExpressionError, Negation, Number, Operation
+from ragen2.envs.math import expressions
+from ragen2.envs.math.expressions import ExpressionError, Negation, Number, Operation
 
 TREES = st.recursive(
     st.builds(Number, st.integers(0, 99)),

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.envs.base import Env
-from ragen2.envs.check import check_env
-from ragen2.envs.game_2048 import BoardEpisode, Game2048, move_reward
-from ragen2.envs.game_2048_board import MOVES, legal_moves, slide, slide_line, spawn
-from ragen2.envs.transcript import expert_play
+from ragen2.envs.check.conformance import check_env
+from ragen2.envs.check.transcript import expert_play
+from ragen2.envs.game_2048.board import MOVES, legal_moves, slide, slide_line, spawn
+from ragen2.envs.game_2048.env import BoardEpisode, Game2048, move_reward
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

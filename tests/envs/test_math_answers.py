@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs.math_answers import final_answer, read_answer, same_answer, same_text
+from ragen2.envs.math.answers import final_answer, read_answer, same_answer, same_text
 
 SAME = [
     # whole numbers, signs, separators

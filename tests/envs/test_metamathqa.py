@@ -13,10 +13,10 @@ import pytest
 
 from ragen2.envs import check_env
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.math_answers import same_answer
-from ragen2.envs.metamathqa import MathEpisode, MathTask, MetaMathQA, load_tasks
-from ragen2.envs.records import read_records
-from ragen2.envs.word_problems import QUESTION_TYPES
+from ragen2.envs.math.answers import same_answer
+from ragen2.envs.math.metamathqa import MathEpisode, MathTask, MetaMathQA, load_tasks
+from ragen2.envs.math.word_problems import QUESTION_TYPES
+from ragen2.envs.toolkit.records import read_records
 from ragen2.errors import ConfigError, EnvError
 
 TASK = MathTask("What is 40 + 2?", "42", "forward", "What is 40 + 2?", ("40 + 2 = 42",))
@@ -108,7 +108,7 @@ def test_types_choose_the_questions():
 
 def test_tasks_are_the_same_in_another_process():
     program = (
-        "from ragen2.envs.metamathqa import MetaMathQA\n"
+        "from ragen2.envs.math.metamathqa import MetaMathQA\n"
         "print([MetaMathQA().start(seed, 0).observation for seed in (0, 1, 100000)])"
     )
     output = subprocess.run(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragen2.envs.pixels import Mark, crate, figure, ground, paint, with_gauges
+from ragen2.envs.toolkit.pixels import Mark, crate, figure, ground, paint, with_gauges
 from ragen2.errors import EnvError
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.records import (
+from ragen2.envs.toolkit.records import (
     read_records,
     require_fields,
     separate_tasks,

@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ragen2.envs import make, retrieval_client
-from ragen2.envs.check import expert_steps
-from ragen2.envs.retrieval_client import RetrievalClient
-from ragen2.envs.retrieval_server import MAX_TOP, main
-from ragen2.envs.search_qa import SearchQA
-from ragen2.envs.search_records import Passage
+from ragen2.envs.check.conformance import expert_steps
+from ragen2.envs.search_qa.client import RetrievalClient
+from ragen2.envs.search_qa.env import SearchQA
+from ragen2.envs.search_qa.records import Passage
+from ragen2.envs.search_qa.server import MAX_TOP, main
 from ragen2.errors import ConfigError, EnvError
 
 PASSAGES = [
@@ -28,7 +28,7 @@ PASSAGES = [
 
 def start_server(cache, *arguments):
     process = subprocess.Popen(
-        [sys.executable, "-m", "ragen2.envs.retrieval_server", "--port", "0", *arguments],
+        [sys.executable, "-m", "ragen2.envs.search_qa.server", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "RAGEN2_CACHE": str(cache)},

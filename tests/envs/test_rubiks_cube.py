@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.envs.base import Env
-from ragen2.envs.check import check_env
-from ragen2.envs.rubiks_cube import CubeEpisode, RubiksCube, draw_cube, parse
-from ragen2.envs.rubiks_cube_turns import (
+from ragen2.envs.check.conformance import check_env
+from ragen2.envs.rubiks_cube.cube import (
     SOLVED,
     TURNS,
     cubes_around,
@@ -17,6 +16,7 @@ from ragen2.envs.rubiks_cube_turns import (
     shortest_solution,
     turned,
 )
+from ragen2.envs.rubiks_cube.env import CubeEpisode, RubiksCube, draw_cube, parse
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

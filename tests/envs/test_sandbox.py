@@ -17,9 +17,10 @@ import pytest
 from sandbox_attacks import ATTACKS, FORGERIES
 
 import ragen2
-from ragen2.envs.code_cases import Case, grade
-from ragen2.envs.code_problems import own_problem, problem_names
-from ragen2.envs.sandbox import (
+from ragen2.envs.deepcoder.cases import Case, grade
+from ragen2.envs.deepcoder.problems import own_problem, problem_names
+from ragen2.errors import EnvError
+from ragen2.sandbox import (
     Given,
     Isolation,
     Limits,
@@ -33,7 +34,6 @@ from ragen2.envs.sandbox import (
     run,
     syscalls,
 )
-from ragen2.errors import EnvError
 
 QUICK = Limits(seconds_per_test=0.4, seconds_per_program=0.8, memory_mb=128, output_kb=64)
 EXPECTED = "ANSWER-7f3a"
@@ -414,7 +414,7 @@ def test_a_sandbox_that_cannot_start_is_an_error_and_not_a_zero(
 def test_programs_end_when_our_process_is_killed(form: Isolation, tmp_path: Path) -> None:
     marker = uuid.uuid4().hex
     code = (
-        "from ragen2.envs.sandbox import *\nfrom ragen2.envs.sandbox import run\n"
+        "from ragen2.sandbox import *\nfrom ragen2.sandbox import run\n"
         f"run._START += '# {marker}'\n"
         f"Sandbox(Limits(60, 60), {form!r}).run('while True: pass', [Given()])"
     )

@@ -14,14 +14,21 @@ from hypothesis import strategies as st
 
 from ragen2.envs import check_env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.check import expert_steps
-from ragen2.envs.dense_index import ENCODERS, DenseIndex, load_encoder
-from ragen2.envs.search_episode import cut_at_sentence, read_action, show_passages
-from ragen2.envs.search_qa import SearchQA
-from ragen2.envs.search_records import Passage, Question, read_passages, read_questions
-from ragen2.envs.search_records import split_questions as split
-from ragen2.envs.search_score import answer_reward, exact_match, f1_score, fold_answer
-from ragen2.envs.search_world import load_world
+from ragen2.envs.check.conformance import expert_steps
+from ragen2.envs.search_qa.env import SearchQA
+from ragen2.envs.search_qa.episode import (
+    answer_reward,
+    cut_at_sentence,
+    exact_match,
+    f1_score,
+    fold_answer,
+    read_action,
+    show_passages,
+)
+from ragen2.envs.search_qa.records import Passage, Question, read_passages, read_questions
+from ragen2.envs.search_qa.records import split_questions as split
+from ragen2.envs.search_qa.world import load_world
+from ragen2.envs.toolkit.dense_index import ENCODERS, DenseIndex, load_encoder
 from ragen2.errors import ConfigError, DependencyError, EnvError
 from ragen2.seeding import stream
 
@@ -103,7 +110,7 @@ def test_the_whole_plan_at_once_is_as_good_as_asking_anew():
 
 def test_another_process_sees_the_same_episodes():
     code = (
-        "from ragen2.envs.search_qa import SearchQA\n"
+        "from ragen2.envs.search_qa.env import SearchQA\n"
         "for seed in range(10):\n"
         "    episode = SearchQA(num_passages=400).start(seed, seed)\n"
         "    for action in episode.expert():\n"

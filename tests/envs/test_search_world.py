@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from ragen2.envs.search_retrieval import LocalRetriever, searchable_text
-from ragen2.envs.search_wording import RELATIONS, VALUES
-from ragen2.envs.search_world import build_world, load_world
-from ragen2.envs.text_index import TextIndex
+from ragen2.envs.search_qa.retrieval import LocalRetriever, searchable_text
+from ragen2.envs.search_qa.wording import RELATIONS, VALUES
+from ragen2.envs.search_qa.world import build_world, load_world
+from ragen2.envs.toolkit.text_index import TextIndex
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -49,7 +49,7 @@ def test_a_world_is_the_same_everywhere():
 def test_another_process_with_another_hash_seed_builds_the_same_world():
     code = (
         "import hashlib, json\n"
-        "from ragen2.envs.search_world import build_world\n"
+        "from ragen2.envs.search_qa.world import build_world\n"
         "text = json.dumps([[p.id, p.title, p.text] for p in build_world(300, 7).passages])\n"
         "print(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())"
     )

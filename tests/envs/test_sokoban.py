@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from ragen2.envs import check_env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.sokoban import Sokoban, SokobanEpisode
-from ragen2.envs.sokoban_levels import load_levels, parse_room
-from ragen2.envs.sokoban_solver import SearchLimit, solve
+from ragen2.envs.sokoban.env import Sokoban, SokobanEpisode
+from ragen2.envs.sokoban.levels import load_levels, parse_room
+from ragen2.envs.sokoban.solver import SearchLimit, solve
 from ragen2.errors import ConfigError, EnvError
 from ragen2.seeding import stream
 

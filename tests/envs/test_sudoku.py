@@ -3,9 +3,9 @@
 import pytest
 
 from ragen2.envs.base import Env
-from ragen2.envs.check import check_env
-from ragen2.envs.sudoku import Sudoku, SudokuEpisode, parse
-from ragen2.envs.sudoku_puzzles import Puzzle, draw_puzzle, houses_of, solutions
+from ragen2.envs.check.conformance import check_env
+from ragen2.envs.sudoku.env import Sudoku, SudokuEpisode, parse
+from ragen2.envs.sudoku.puzzles import Puzzle, draw_puzzle, houses_of, solutions
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

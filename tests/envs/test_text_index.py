@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs.text_index import K1, MAX_QUERY_WORDS, B, TextIndex, cache_root, words
+from ragen2.envs.toolkit.text_index import K1, MAX_QUERY_WORDS, B, TextIndex, cache_root, words
 from ragen2.errors import DependencyError, EnvError
 
 TEXTS = ("red fox in snow", "red red hen", "blue whale", "", "snow")

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ragen2.envs import expressions
-from ragen2.envs.word_problems import (
+from ragen2.envs.math import expressions
+from ragen2.envs.math.word_problems import (
     CHANGES,
     QUESTION_TYPES,
     draw_problem,

@@ -22,12 +22,11 @@ from ragen2.experiments import models as models_module
 from ragen2.experiments import running as running_module
 from ragen2.experiments.models import make_models
 from ragen2.experiments.plan import Model, Plan, make_plan, write_run_files
-from ragen2.experiments.running import Watcher, refuse_changed, run_plan
+from ragen2.experiments.running import Watcher, drop_weights, refuse_changed, run_plan
 from ragen2.experiments.started import note_start, read_started
-from ragen2.experiments.weights import drop_weights
-from ragen2.trainer import jobs as jobs_module
-from ragen2.trainer.child import Child, is_held
-from ragen2.trainer.jobs import Job, is_finished
+from ragen2.trainer.jobs import run as jobs_module
+from ragen2.trainer.jobs.child import Child, is_held
+from ragen2.trainer.jobs.run import Job, is_finished
 from ragen2.trainer.warmstart import WarmstartConfig
 
 GOOD, CRASH, WAITING = 0, 1, 5

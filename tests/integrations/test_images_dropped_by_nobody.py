@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.remote.policy import ServerPolicy
+from ragen2.backends.remote.scorer import ServerScorer
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
-from ragen2.backends.server import ServerScorer
-from ragen2.backends.server_policy import ServerPolicy
-from ragen2.backends.vllm_policy import VllmPolicy
-from ragen2.backends.vllm_server import PushedServer
+from ragen2.backends.vllm.policy import VllmPolicy
+from ragen2.backends.vllm.server import PushedServer
 from ragen2.config import RunConfig
 from ragen2.envs import make
 from ragen2.errors import ConfigError, ModelError
@@ -18,7 +18,7 @@ from ragen2.integrations.datasets import groups_from_rows, prompt_rows, trajecto
 from ragen2.integrations.verl.refusals import refuse_untranslatable
 from ragen2.policy import IdsOnly
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.sight import refuse_blind, refuse_images
+from ragen2.rollout.image_support import refuse_blind, refuse_images
 
 ENV = make("FrozenLake", observation="image")
 

@@ -12,7 +12,7 @@ import torch
 from parity_batches import COUNT, Batch, ask_peer, random_batch
 
 from ragen2.algorithms import DAPO, GRPO, DrGRPO, LossInputs
-from ragen2.backends.logprobs import chosen_logprobs
+from ragen2.backends.learner.logprobs import chosen_logprobs
 
 pytestmark = pytest.mark.peers
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

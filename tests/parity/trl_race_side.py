@@ -5,10 +5,10 @@ import sys
 
 import torch
 
-from ragen2.backends.bench_rollout import endless_policy
-from ragen2.backends.bench_step import PeerJob, race
-from ragen2.backends.loading import open_model
-from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.load import open_model
+from ragen2.backends.open import quiet_transformers
+from ragen2.bench.rollout import endless_policy
+from ragen2.bench.trl import PeerJob, race
 
 PROMPTS, GROUP, TOKENS, STEPS = 2, 4, 6, 3
 

@@ -9,8 +9,12 @@ import numpy as np
 
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import measure
-from ragen2.diagnostics.gradients import BucketGradient, GradientReport, PromptGradient
-from ragen2.diagnostics.probe_record import ProbeRecord
+from ragen2.diagnostics.metrics.gradients import (
+    BucketGradient,
+    GradientReport,
+    ProbeRecord,
+    PromptGradient,
+)
 from ragen2.reports.load import Run
 from ragen2.runs.audit_record import AuditRecord, Rows
 from ragen2.runs.record import StepRecord

@@ -6,8 +6,13 @@ from pathlib import Path
 
 from report_runs import bucket, probe_record
 
-from ragen2.diagnostics.gradients import GradientReport, PromptGradient, Trend
-from ragen2.diagnostics.probe_record import ProbeRecord, broken_numbers
+from ragen2.diagnostics.metrics.gradients import (
+    GradientReport,
+    ProbeRecord,
+    PromptGradient,
+    Trend,
+    broken_numbers,
+)
 from ragen2.reports.data.probes import probe_entry
 from ragen2.reports.figures import standalone
 from ragen2.reports.gradients import COLUMNS, readings, rows, verdict

@@ -8,7 +8,7 @@ from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import turn_message, with_images_of
-from ragen2.rollout.sight import refuse_unseen
+from ragen2.rollout.image_support import refuse_unseen
 from ragen2.trainer.samples import draft_samples, stretches
 from ragen2.types import Image, Message
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ragen2.backends.scripted import ScriptedPolicy
-from ragen2.envs import DeepCoder, Env, Episode, FrozenLake, SearchQA, Step, deepcoder
+from ragen2.envs import DeepCoder, Env, Episode, FrozenLake, SearchQA, Step
 from ragen2.envs.base import Waits
+from ragen2.envs.deepcoder import env as deepcoder
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.pool import SERVER_WORKERS, Pool, num_workers, usable_cores

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ragen2.errors import RunError
-from ragen2.runs.files import flush_folder, write_atomically
-from ragen2.runs.folders import fill_folder
+from ragen2.runs.files import fill_folder, flush_folder, write_atomically
 
 
 def full_disk(*_: object) -> None:

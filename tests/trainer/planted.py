@@ -10,10 +10,10 @@ import numpy as np
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.diagnostics import Label
-from ragen2.envs import expressions
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.countdown import Countdown, CountdownEpisode, CountdownTask
-from ragen2.envs.frozen_lake import FrozenLake, Lake, LakeEpisode
+from ragen2.envs.frozen_lake.env import FrozenLake, Lake, LakeEpisode
+from ragen2.envs.math import expressions
+from ragen2.envs.math.countdown import Countdown, CountdownEpisode, CountdownTask
 from ragen2.rollout import Rollout, Task, play
 from ragen2.seeding import stream
 from ragen2.types import Group

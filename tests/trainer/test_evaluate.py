@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig
-from ragen2.diagnostics.collapse import measured_scopes
-from ragen2.diagnostics.resampling import wilson_of_trials
+from ragen2.diagnostics.metrics.collapse import measured_scopes
+from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.rollout import Rollout

@@ -16,10 +16,10 @@ import pytest
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
-from ragen2.trainer import child as child_module
-from ragen2.trainer import jobs as jobs_module
-from ragen2.trainer.child import Child, end_all, hold, is_held
-from ragen2.trainer.jobs import (
+from ragen2.trainer.jobs import child as child_module
+from ragen2.trainer.jobs import run as jobs_module
+from ragen2.trainer.jobs.child import Child, end_all, hold, is_held
+from ragen2.trainer.jobs.run import (
     Job,
     JobStatus,
     child_variables,

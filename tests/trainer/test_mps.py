@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.trainer import mps
-from ragen2.trainer.mps import CONTROL, has_gpu, shared_gpu, why_no_cuda
+from ragen2.trainer.jobs import mps
+from ragen2.trainer.jobs.mps import CONTROL, has_gpu, shared_gpu, why_no_cuda
 
 DAEMON = """#!/bin/sh
 # Alive while there is a file called control in its folder, as the real one is with its pipe.

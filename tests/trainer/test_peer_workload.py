@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.opening import open_agent
+from ragen2.backends.open import open_agent
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
-from ragen2.policy import SamplingParams
-from ragen2.trainer.batch import play_batch, training_tasks
-from ragen2.trainer.peer_workload import (
+from ragen2.bench.peer_job import (
     EndlessSampler,
     our_step,
     peer_config,
     prompts_of,
     rewards_of,
 )
+from ragen2.policy import SamplingParams
+from ragen2.trainer.batch import play_batch, training_tasks
 
 BANDIT = ["env.kind=Bandit", "rollout.prompts=3", "rollout.group_size=2", "rollout.max_tokens=60"]
 
@@ -62,13 +62,13 @@ def test_replies_of_others_are_paid_by_our_environment(config):
 
 
 def _arms(observation: str) -> list[str]:
-    from ragen2.envs.bandit import PAIRS
+    from ragen2.envs.bandit.env import PAIRS
 
     return [arm for pair in PAIRS for arm in pair if arm in observation]
 
 
 def _is_steady(arm: str) -> bool:
-    from ragen2.envs.bandit import PAIRS
+    from ragen2.envs.bandit.env import PAIRS
 
     return arm in {steady for steady, _ in PAIRS}
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from ragen2.algorithms import GRPO, DrGRPO, LossInputs
-from ragen2.backends.gradient import TensorGradient
-from ragen2.backends.opening import open_agent
+from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.backends.open import open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import Probe, RunConfig
-from ragen2.diagnostics.gradients import GradientReport
+from ragen2.diagnostics.metrics.gradients import GradientReport
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, play
 from ragen2.spread import spread

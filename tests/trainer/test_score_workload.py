@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from ragen2.backends.scripted import ByteTokenizer
+from ragen2.bench.score import expert_traces
 from ragen2.envs import FrozenLake
-from ragen2.trainer.score_workload import expert_traces
 
 
 @pytest.mark.parametrize(("prompts", "traces"), [(8, 64), (64, 64), (3, 7)])

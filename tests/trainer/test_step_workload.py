@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.opening import open_agent
+from ragen2.backends.open import open_agent
+from ragen2.bench.step import _Meter, measure_steps
 from ragen2.config import RunConfig, load_run
 from ragen2.errors import RunError
 from ragen2.runs.record import StepRecord
-from ragen2.trainer.step_workload import _Meter, measure_steps
 
 SHORT = (
     "env.max_turns=1",

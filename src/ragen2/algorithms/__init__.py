@@ -17,9 +17,7 @@ from ragen2.algorithms.base import (
     Outcome,
     TokenLoss,
 )
-from ragen2.algorithms.dapo import DAPO
-from ragen2.algorithms.dr_grpo import DrGRPO
-from ragen2.algorithms.grpo import GRPO
+from ragen2.algorithms.grpo import DAPO, GRPO, DrGRPO
 from ragen2.algorithms.losses import (
     clipped_surrogate,
     is_clipped,

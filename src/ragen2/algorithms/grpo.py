@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ragen2.algorithms.advantages import group_advantages
 from ragen2.algorithms.base import GroupAlgorithm
+from ragen2.algorithms.losses import Aggregation
 from ragen2.types import FloatArray
 
 
@@ -20,3 +21,32 @@ class GRPO(GroupAlgorithm):
     def advantages(self, rewards_G: FloatArray) -> FloatArray:
         """Centred (and scaled) returns."""
         return group_advantages(rewards_G, scale_by_std=self.scale_by_std)
+
+
+class DAPO(GroupAlgorithm):
+    """Scaled group advantages, clip-higher, each token of the batch counts the same."""
+
+    kind: Literal["dapo"] = "dapo"
+    overlong_buffer: int = Field(
+        16,
+        ge=0,
+        description="tokens before the limit where a reply starts to be punished; 0 is off",
+    )
+
+    def advantages(self, rewards_G: FloatArray) -> FloatArray:
+        """Centred and scaled returns, as in GRPO."""
+        return group_advantages(rewards_G, scale_by_std=True)
+
+
+class DrGRPO(GroupAlgorithm):
+    """Centred returns, constant-length loss."""
+
+    kind: Literal["dr_grpo"] = "dr_grpo"
+    clip_high: float = Field(0.2, gt=0.0, description="how far a ratio may rise above 1")
+    aggregation: Aggregation = Field(
+        "seq_mean_token_sum_norm", description="how token losses make the batch loss"
+    )
+
+    def advantages(self, rewards_G: FloatArray) -> FloatArray:
+        """Centred returns."""
+        return group_advantages(rewards_G, scale_by_std=False)

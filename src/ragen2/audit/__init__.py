@@ -6,7 +6,7 @@ from ragen2.audit.likelihoods import PolicyLikelihood, ServerLikelihood, WordLik
 from ragen2.audit.log import ReadSettings, read_log
 from ragen2.audit.readers import READERS, parse_columns
 from ragen2.audit.reservoir import Limits
-from ragen2.audit.spans import ReasoningRule
+from ragen2.audit.rollouts import ReasoningRule
 
 __all__ = [
     "READERS",

@@ -14,11 +14,11 @@ from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_reasonings
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
-from ragen2.diagnostics.attempts import Attempts, Played
-from ragen2.diagnostics.detectors import Finding, find_failures
-from ragen2.diagnostics.regime import explain_regime
-from ragen2.diagnostics.triage import Label, Triaged, triage
-from ragen2.diagnostics.wording import words
+from ragen2.diagnostics.judging.detectors import Finding, find_failures
+from ragen2.diagnostics.judging.regime import explain_regime
+from ragen2.diagnostics.metrics.attempts import Attempts, Played
+from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
+from ragen2.diagnostics.metrics.wording import words
 from ragen2.runs.audit_record import AuditRecord, BlindPrompt, FoundFailure, Rows
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores, ScoreRecord

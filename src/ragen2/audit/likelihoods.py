@@ -5,6 +5,9 @@ All give a score matrix, so what is measured on it does not depend on where it c
 
 from __future__ import annotations
 
+import json
+import os
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +18,41 @@ import numpy as np
 from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.rollouts import Chat, Prompt, holds_images
 from ragen2.audit.text_model import FEWEST_TRACES, text_scores
+from ragen2.errors import ModelError
 from ragen2.policy import ChatTokenizer, Pair
 from ragen2.scoring import Trace, cross_score
 from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
+
+API_KEY = "OPENAI_API_KEY"
+TIMEOUT = 30.0
+
+
+def server_and_model(text: str) -> tuple[str, str]:
+    """``http://host:8000/v1#name`` -> its URL and the model's name; the server is asked for a missing one."""
+    url, _, model = text.partition("#")
+    return url, model or _only_model(url)
+
+
+def _only_model(url: str) -> str:
+    root = url.rstrip("/").removesuffix("/v1")
+    request = urllib.request.Request(f"{root}/v1/models")  # noqa: S310 - the user's own http(s) URL
+    if key := os.environ.get(API_KEY):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
+            names = [str(one["id"]) for one in json.load(answer)["data"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"--model {url}: the server does not say what it serves ({error}); "
+            f"name the model as {url}#NAME"
+        ) from error
+    if len(names) != 1:
+        raise ModelError(
+            f"--model {url} serves {len(names)} models ({', '.join(names[:5])}); "
+            f"name one as {url}#NAME"
+        )
+    return names[0]
+
 
 Kind = Literal["text", "model", "server"]
 IMAGES = "prompts hold images"

@@ -11,8 +11,7 @@ from pathlib import Path
 from ragen2.audit.files import Advance, Broken, UnreadableFile, read_rows
 from ragen2.audit.readers import READERS, Reader, Row, columns_reader, detect
 from ragen2.audit.reservoir import Limits, Reservoir, StepSample
-from ragen2.audit.rollouts import LoggedRollout, Unusable
-from ragen2.audit.spans import ReasoningRule
+from ragen2.audit.rollouts import LoggedRollout, ReasoningRule, Unusable
 from ragen2.errors import ConfigError
 
 NO_STEP = 0

@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ragen2.audit.rollouts import LoggedRollout, Prompt, Unusable, digest
-from ragen2.audit.spans import ReasoningRule, Split
+from ragen2.audit.rollouts import LoggedRollout, Prompt, ReasoningRule, Split, Unusable, digest
 
 MAX_CHARACTERS = 8192
 """Of a reasoning that are kept; memory and the cost of scoring are bounded by it."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.wording import words
+from ragen2.diagnostics.metrics.wording import words
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
 FEWEST_TRACES = 3

@@ -18,8 +18,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 
-from ragen2.backends.images.inputs import ImageInputs, make_inputs, need_pillow
 from ragen2.backends.settings import NewModel, NewVision
+from ragen2.backends.vision.inputs import ImageInputs, make_inputs, need_pillow
 from ragen2.seeding import stream_key
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"

@@ -84,7 +84,7 @@ def audit(  # noqa: PLR0913 - one parameter a flag
         raise RunError(f"--out {out} is a run directory; choose another folder")
     record, scores, likelihood = _audit(paths, model, settings)
     report = _write(record, scores, out)
-    from ragen2.cli.audit_view import print_audit
+    from ragen2.cli.views.audit import print_audit
 
     print_audit(record, report)
     _print_usage(likelihood)
@@ -108,7 +108,7 @@ def _audit(
     paths: list[Path], model: str | None, settings: ReadSettings
 ) -> tuple[AuditRecord, list[ScoreRecord], Likelihood]:
     from ragen2.audit import analyse, log_files, read_log
-    from ragen2.cli.audit_view import progress_bars
+    from ragen2.cli.views.audit import progress_bars
 
     files = log_files(paths)
     likelihood = _likelihood(model)
@@ -133,8 +133,8 @@ def _likelihood(model: str | None) -> Likelihood:
     if model is None:
         return WordLikelihood()
     if model.startswith(("http://", "https://")):
-        from ragen2.audit.servers import server_and_model
-        from ragen2.backends.server import ServerScorer
+        from ragen2.audit.likelihoods import server_and_model
+        from ragen2.backends.remote.scorer import ServerScorer
 
         return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
     return PolicyLikelihood(torch_room().open_policy(model), model)
@@ -143,7 +143,7 @@ def _likelihood(model: str | None) -> Likelihood:
 def _print_usage(likelihood: Likelihood) -> None:
     """What a server took, if one was asked."""
     from ragen2.audit import ServerLikelihood
-    from ragen2.backends.server import ServerScorer
+    from ragen2.backends.remote.scorer import ServerScorer
 
     if isinstance(likelihood, ServerLikelihood) and isinstance(likelihood.server, ServerScorer):
         print(likelihood.server.meter.usage.line(likelihood.server.settings))
@@ -151,7 +151,7 @@ def _print_usage(likelihood: Likelihood) -> None:
 
 def _unwanted(fail_on: str | None) -> set[str]:
     from ragen2.diagnostics import Regime
-    from ragen2.diagnostics.detectors import DETECTORS
+    from ragen2.diagnostics.judging.detectors import DETECTORS
 
     if fail_on is None:
         return set()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragen2.cli.bench_output import OutOption, RepeatsOption, check_device, write_json
+from ragen2.bench.output import OutOption, RepeatsOption, check_device, write_json
 from ragen2.cli.bench_rollout import bench_rollout
 from ragen2.cli.bench_step import bench_step
 from ragen2.cli.options import SetOption, torch_room
 
 if TYPE_CHECKING:
-    from ragen2.backends.bench_score import Comparison
-    from ragen2.trainer.update_workload import UpdateWorkload
+    from ragen2.bench.score import Comparison
+    from ragen2.bench.update import UpdateWorkload
 
 TRACES = 64
 
@@ -41,9 +41,9 @@ def bench_envs(
     from rich.console import Console
     from rich.table import Table
 
+    from ragen2.bench.environments import measure_env, measure_workloads
     from ragen2.config import apply_override
     from ragen2.envs import Env
-    from ragen2.envs.bench import measure_env, measure_workloads
 
     table = Table()
     for column in (
@@ -101,10 +101,9 @@ def bench_score(
     """
     check_device(device)
     room = torch_room()
-    from ragen2.backends.bench_score import compare, machine
+    from ragen2.bench.score import compare, expert_traces, machine
     from ragen2.envs import FrozenLake
     from ragen2.policy import Pair
-    from ragen2.trainer.score_workload import expert_traces
 
     policy = room.open_policy(model, device, score_tokens=score_tokens)
     found = []
@@ -147,8 +146,7 @@ def bench_update(
     Example: ragen2 bench update --prompts 5 --group-size 4 --repeats 1
     """
     room = torch_room()
-    from ragen2.backends.bench_update import machine, update_costs
-    from ragen2.trainer.update_workload import play_workload, workload_config
+    from ragen2.bench.update import machine, play_workload, update_costs, workload_config
 
     config = workload_config(overrides or (), prompts=prompts, group_size=group_size)
     agent = room.open_agent(

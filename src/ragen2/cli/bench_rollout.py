@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ragen2.cli.bench_output import (
+from ragen2.bench.output import (
     OutOption,
     RepeatsOption,
     check_device,
@@ -18,9 +18,9 @@ from ragen2.cli.options import torch_room
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ragen2.backends.bench_limit import DecodeLimit
-    from ragen2.backends.bench_rollout import Gap, GreedyAgreement, RolloutCost
     from ragen2.backends.settings import Precision
+    from ragen2.bench.memory_limit import DecodeLimit
+    from ragen2.bench.rollout import Gap, GreedyAgreement, RolloutCost
 
 
 def bench_rollout(  # noqa: PLR0913, PLR0917 - one parameter a flag
@@ -50,8 +50,8 @@ def bench_rollout(  # noqa: PLR0913, PLR0917 - one parameter a flag
     if dtype not in {"auto", "float32", "bfloat16"}:
         raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype}")
     torch_room()
-    from ragen2.backends import bench_rollout as bench
-    from ragen2.backends.bench_limit import copy_bandwidth
+    from ragen2.bench import rollout as bench
+    from ragen2.bench.memory_limit import copy_bandwidth
 
     size = bench.RolloutSize(sequences, prompts, prompt_tokens, new_tokens)
     policy = bench.open_endless(model, device, cast("Precision", dtype))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragen2.cli.bench_output import OutOption, print_table, write_json
+from ragen2.bench.output import OutOption, print_table, write_json
 from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ragen2.backends.hf import HFPolicy
-    from ragen2.backends.opening import Agent
+    from ragen2.backends.open import Agent
+    from ragen2.backends.sampling.hf import HFPolicy
+    from ragen2.bench.step import StepCosts
     from ragen2.config import RunConfig
-    from ragen2.trainer.step_workload import StepCosts
 
 
 def bench_step(  # noqa: PLR0913, PLR0917 - one parameter a flag
@@ -69,8 +69,8 @@ def bench_step(  # noqa: PLR0913, PLR0917 - one parameter a flag
 def _phases(
     run_file: Path | None, changes: Sequence[str], warmup: int, repeats: int
 ) -> dict[str, Any]:
+    from ragen2.bench.step import measure_steps
     from ragen2.config import load_run
-    from ragen2.trainer.step_workload import measure_steps
 
     config = load_run(run_file, changes)
     agent = _open(config)
@@ -92,9 +92,9 @@ def _against_trl(
     ways: Sequence[str] | None,
 ) -> dict[str, Any]:
     torch_room()
-    from ragen2.backends import bench_step as bench
-    from ragen2.backends.bench_rollout import endless_policy
-    from ragen2.trainer.peer_workload import our_step, peer_config, prompts_of, rewards_of
+    from ragen2.bench import trl as bench
+    from ragen2.bench.peer_job import our_step, peer_config, prompts_of, rewards_of
+    from ragen2.bench.rollout import endless_policy
 
     bench.import_trl()
     config = peer_config(run_file, changes)
@@ -154,7 +154,7 @@ def _open(config: RunConfig) -> Agent:
 
 
 def _about(config: RunConfig, policy: HFPolicy) -> dict[str, Any]:
-    from ragen2.backends.bench_rollout import engine_of, machine
+    from ragen2.bench.rollout import engine_of, machine
 
     return {
         **machine(policy.device),

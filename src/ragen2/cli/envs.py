@@ -78,7 +78,7 @@ def check(
 
     Example: ragen2 envs check FrozenLake --seeds 50
     """
-    from ragen2.envs.check import check_env, some_seeds
+    from ragen2.envs.check.conformance import check_env, some_seeds
 
     _load(plugin)
     env = _make(name, overrides)

@@ -10,17 +10,60 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ragen2.backends.remote.journal import JOURNAL_FILE
 from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import ModelError, RunError
+from ragen2.runs.files import write_atomically
+from ragen2.runs.record import StepRecord
+from ragen2.runs.store import RunDirectory
+from ragen2.runs.trajectories import group_lines, images_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ragen2.backends.server_settings import ServerSettings
+    from ragen2.backends.remote.settings import ServerSettings
     from ragen2.config import RunConfig
     from ragen2.policy import TextSampler
     from ragen2.trainer.assess import Verdict
     from ragen2.trainer.loop import Policy
+
+EVALUATED_FILE = "evaluation.jsonl"
+"""Held-out tasks, one trajectory a line; ``rollouts/`` has the groups that were cross-scored."""
+STEP = 0
+
+
+def start_run(out: Path, run_toml: str) -> RunDirectory:
+    """A new directory, or that of an evaluation of a served model, which is gone on with.
+
+    Settings may have changed since: completions are found by all that decides them.
+    """
+    if not (out / JOURNAL_FILE).is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(f"--out {out} exists and is not empty; choose another folder")
+        return RunDirectory.create(out, run_toml)
+    try:
+        write_atomically(out / "run.toml", run_toml)
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be written: {error.strerror}") from error
+    return RunDirectory(out)
+
+
+def finish_run(run: RunDirectory, verdict: Verdict) -> None:
+    """Trajectories and numbers, in place of those of an earlier evaluation there."""
+    run.rewind(STEP - 1)
+    run.save_rollouts(STEP, verdict.groups)
+    run.images.save(STEP, (image for group in verdict.evaluated for image in images_of(group)))
+    lines = [line for group in verdict.evaluated for line in group_lines(group, STEP)]
+    file = run.path / EVALUATED_FILE
+    try:
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror}") from error
+    record = StepRecord(
+        step=STEP, metrics=verdict.metrics, absent=verdict.absent, regime=verdict.regime
+    )
+    run.append(record)
+
 
 TASKS = 256
 
@@ -59,7 +102,7 @@ def evaluate(
 
     Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
-    from ragen2.cli.evaluation_run import finish_run, start_run
+    from ragen2.cli.evaluate import finish_run, start_run
     from ragen2.config import dump_config
     from ragen2.trainer.assess import assess
 
@@ -78,8 +121,8 @@ def evaluate(
 @contextmanager
 def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
     """Say what a server took, also when it is interrupted, and how to go on then."""
-    from ragen2.backends.server_chat import ChatServer
-    from ragen2.backends.server_policy import ServerPolicy
+    from ragen2.backends.remote.chat import ChatServer
+    from ragen2.backends.remote.policy import ServerPolicy
 
     served = policy if isinstance(policy, ServerPolicy | ChatServer) else None
     try:
@@ -104,8 +147,8 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
         settings = config.model.model_copy(update={"path": model})
         opened: Policy = room.follower(local, settings, config.server)
         return opened
-    from ragen2.audit.servers import server_and_model
-    from ragen2.backends.server_journal import JOURNAL_FILE
+    from ragen2.audit.likelihoods import server_and_model
+    from ragen2.backends.remote.journal import JOURNAL_FILE
 
     url, name = server_and_model(model)
     journal = out / JOURNAL_FILE if out is not None else None
@@ -117,8 +160,8 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
 def _chat_server(
     url: str, name: str, settings: ServerSettings, journal: Path | None
 ) -> TextSampler:
-    from ragen2.backends.server_chat import ChatServer
-    from ragen2.backends.server_journal import Journal
+    from ragen2.backends.remote.chat import ChatServer
+    from ragen2.backends.remote.journal import Journal
 
     kept = Journal(journal, name) if journal is not None else None
     return ChatServer(url, name, settings, kept)
@@ -158,7 +201,7 @@ def print_verdict(model: str, env: str, verdict: Verdict) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ragen2.diagnostics.collapse import measured_scopes
+    from ragen2.diagnostics.metrics.collapse import measured_scopes
 
     metrics = verdict.metrics
     table = Table(title=f"{model} on {env}", title_justify="left")

@@ -82,7 +82,7 @@ def experiment(  # noqa: PLR0913 - one parameter a flag
 
     Example: ragen2 experiment main_table --scale tiny --seeds 1
     """
-    from ragen2.cli.experiment_view import print_list, print_plan
+    from ragen2.cli.views.experiment import print_list, print_plan
     from ragen2.experiments.grid import load_grid
     from ragen2.experiments.plan import make_plan
 
@@ -133,7 +133,7 @@ def _keeps_weights(plan: Plan) -> bool:
 
 def _run(plan: Plan, *, at_once: int, mps: bool, keep_weights: bool) -> None:
     from ragen2.cli.jobs import exit_code, gpu_sharing
-    from ragen2.cli.jobs_view import jobs_view
+    from ragen2.cli.views.jobs import jobs_view
     from ragen2.experiments.output import write_results
     from ragen2.experiments.running import Watcher, refuse_changed, run_plan
 

@@ -13,12 +13,12 @@ import typer
 
 from ragen2.backends.settings import GPU_SHARE
 from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.jobs_view import jobs_view
+from ragen2.cli.views.jobs import jobs_view
 from ragen2.config import default_run_file, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.reports.page import write_report
-from ragen2.trainer.jobs import Job, JobStatus, refuse_unfit, run_jobs
-from ragen2.trainer.mps import Sharing, has_gpu, shared_gpu
+from ragen2.trainer.jobs.mps import Sharing, has_gpu, shared_gpu
+from ragen2.trainer.jobs.run import Job, JobStatus, refuse_unfit, run_jobs
 
 EXIT_FAILED = 1
 EXIT_USER = 2

@@ -45,7 +45,7 @@ def preflight(
         tell("model", config.model.path)
         policy = torch_room().open_policy(config.model.path, config.model.device)
         found = run_preflight(config, policy, tell)
-    from ragen2.cli.preflight_view import show
+    from ragen2.cli.views.preflight import show
 
     show(found, console)
     if json_file is not None:

@@ -13,9 +13,9 @@ from ragen2.cli.options import SetOption, torch_room
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.opening import Agent
+    from ragen2.backends.open import Agent
     from ragen2.config import RunConfig
-    from ragen2.diagnostics.probe_record import ProbeRecord
+    from ragen2.diagnostics.metrics.gradients import ProbeRecord
 
 PROMPTS, GROUP_SIZE = 48, 16
 
@@ -69,7 +69,7 @@ def probe(  # noqa: PLR0913 - one parameter a flag
     agent = _open(config, folder)
     record = _probe(config, agent, run_dir, chosen)
     _write(record, target)
-    from ragen2.cli.probe_view import show
+    from ragen2.cli.views.probe import show
 
     show(record, target)
 
@@ -157,8 +157,8 @@ def _open(config: RunConfig, folder: Path | None) -> Agent:
 
 
 def _probe(config: RunConfig, agent: Agent, run_dir: Path, step: int) -> ProbeRecord:
-    from ragen2.cli.probe_view import progress
-    from ragen2.diagnostics.probe_record import ProbeRecord, broken_numbers
+    from ragen2.cli.views.probe import progress
+    from ragen2.diagnostics.metrics.gradients import ProbeRecord, broken_numbers
     from ragen2.trainer.probe import kl_estimator, play_probe, probe_gradients
 
     with progress(config.rollout.prompts) as tell:

@@ -16,15 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ragen2.backends.dist.world import World
+from ragen2.backends.distributed.world import World
 from ragen2.cli.options import torch_room
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.dist.crew import Crew
-    from ragen2.backends.opening import Agent
+    from ragen2.backends.distributed.crew import Crew
+    from ragen2.backends.open import Agent
     from ragen2.config import RunConfig
-    from ragen2.trainer.crew import Hand, Lead
+    from ragen2.trainer.processes import Hand, Lead
 
 GRACE = 30.0
 """Seconds that processes have to end by themselves after one of them has failed."""
@@ -39,7 +39,7 @@ LOOKS = 0.1
 def lead(config: RunConfig, world: World) -> Iterator[Lead]:
     """Open the model in all processes; what is given back shares its work out among them."""
     from ragen2.config import dump_config
-    from ragen2.trainer.crew import END, Lead
+    from ragen2.trainer.processes import END, Lead
 
     crew = _join(world)
     crew.tell(dump_config(config))
@@ -55,10 +55,10 @@ def lead(config: RunConfig, world: World) -> Iterator[Lead]:
 def follow_leader(world: World) -> None:
     """What every process but the first does: nothing but orders."""
     from ragen2.config import RunConfig, parse_config
-    from ragen2.trainer.crew import ToldByLeader, follow
+    from ragen2.trainer.processes import ToldByLeader, follow
 
     crew = _join(world)
-    from ragen2.backends.dist.crew import LostProcess
+    from ragen2.backends.distributed.crew import LostProcess
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # A wish to stop is the first process's business: all end with it.
@@ -152,13 +152,13 @@ def _join(world: World) -> Crew:
     if os.environ.get(LIFELINE):
         threading.Thread(target=_end_with_launcher, args=(world,), daemon=True).start()
     torch_room()
-    from ragen2.backends.dist.crew import join_crew
+    from ragen2.backends.distributed.crew import join_crew
 
     return join_crew(world)
 
 
 def _open_hand(config: RunConfig, crew: Crew) -> Hand:
-    from ragen2.trainer.crew import Hand, agreed
+    from ragen2.trainer.processes import Hand, agreed
 
     agent: Agent = agreed(
         crew,

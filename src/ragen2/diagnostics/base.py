@@ -10,8 +10,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from ragen2.component import Component
-from ragen2.diagnostics.attempts import Replayer
-from ragen2.diagnostics.mutual_information import Ema
+from ragen2.diagnostics.metrics.attempts import Replayer
+from ragen2.diagnostics.metrics.mutual_information import Ema
 from ragen2.policy import Scorer
 from ragen2.runs.scores import ScopeScores
 from ragen2.types import Group

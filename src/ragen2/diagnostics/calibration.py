@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.mutual_information import IntervalKind, measure, metrics_of
+from ragen2.diagnostics.metrics.mutual_information import IntervalKind, measure, metrics_of
+from ragen2.diagnostics.metrics.trace_statistics import trace_statistics
 from ragen2.diagnostics.sources import TabularSource
-from ragen2.diagnostics.trace_statistics import trace_statistics
 from ragen2.seeding import stream
 from ragen2.types import IntArray, ScoreMatrix
 

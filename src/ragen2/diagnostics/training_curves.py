@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ragen2.diagnostics.mutual_information import measure
+from ragen2.diagnostics.judging.warning import EarlyWarning
+from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.diagnostics.sources import TabularSource
-from ragen2.diagnostics.warning import EarlyWarning
 from ragen2.seeding import stream
 from ragen2.types import FloatArray
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragen2.diagnostics.gradients import rank_correlation
-from ragen2.diagnostics.resampling import student_quantile, wilson_of_trials
+from ragen2.diagnostics.metrics.gradients import rank_correlation
+from ragen2.diagnostics.statistics.resampling import student_quantile, wilson_of_trials
 from ragen2.seeding import stream
 
 DRAWS = 2000

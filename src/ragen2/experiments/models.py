@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ragen2.experiments.plan import Model
-from ragen2.trainer.child import Child, HeldError, end_all, hold
-from ragen2.trainer.jobs import PROGRAM, child_variables
+from ragen2.trainer.jobs.child import Child, HeldError, end_all, hold
+from ragen2.trainer.jobs.run import PROGRAM, child_variables
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 10.0

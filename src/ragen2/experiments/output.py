@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,44 @@ from ragen2.experiments.findings import (
 )
 from ragen2.experiments.intervals import Estimate
 from ragen2.experiments.plan import RUNS, Plan, told_settings
-from ragen2.experiments.provenance import made_on, provenance
 from ragen2.experiments.started import FILE as STARTED
 from ragen2.experiments.started import read_started
 from ragen2.reports.figures import save_figure
 from ragen2.reports.load import load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.trainer.jobs import Job, JobStatus, is_finished
+from ragen2.runs.machine import Machine, code_commit, this_machine
+from ragen2.runs.sessions import installed_versions, read_sessions
+from ragen2.trainer.jobs.run import Job, JobStatus, is_finished
+
+
+def provenance() -> dict[str, object]:
+    """Commit, versions and hardware of the process that writes; what cannot be told is left out."""
+    found: dict[str, object] = {
+        "versions": installed_versions(),
+        "hardware": this_machine().model_dump(mode="json"),
+    }
+    commit, is_changed = code_commit()
+    if commit:
+        found["commit"] = commit
+    if is_changed is not None:
+        found["commit_is_clean"] = not is_changed
+    return found
+
+
+def made_on(runs: Iterable[Path]) -> list[dict[str, object]]:
+    """Commits and machines that runs were started with, most runs first; a resumed run may have two."""
+    seen: Counter[tuple[str, Machine | None]] = Counter()
+    for run in runs:
+        seen.update({(one.commit, one.machine) for one in read_sessions(run)})
+    return [
+        {
+            "commit": commit,
+            "machine": machine.model_dump(mode="json") if machine is not None else None,
+            "runs": count,
+        }
+        for (commit, machine), count in seen.most_common()
+    ]
+
 
 SCHEMA_VERSION = 1
 FORMATS = ("png", "svg")

@@ -37,7 +37,7 @@ from ragen2.experiments.grid import (
     load_grid,
     load_scale,
 )
-from ragen2.trainer.jobs import Job
+from ragen2.trainer.jobs.run import Job
 from ragen2.trainer.warmstart import WarmstartConfig
 
 WARM = "warm:"

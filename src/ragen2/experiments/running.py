@@ -17,10 +17,24 @@ from ragen2.errors import ConfigError
 from ragen2.experiments.models import make_models
 from ragen2.experiments.plan import Model, Plan, write_run_files
 from ragen2.experiments.started import note_start
-from ragen2.experiments.weights import drop_weights
+from ragen2.runs.checkpoints import MANIFEST, STATE, list_checkpoints
 from ragen2.runs.files import PARTIAL
-from ragen2.trainer.child import is_held
-from ragen2.trainer.jobs import PROGRAM, Job, JobStatus, is_finished, refuse_unfit, run_jobs
+from ragen2.trainer.jobs.child import is_held
+from ragen2.trainer.jobs.run import PROGRAM, Job, JobStatus, is_finished, refuse_unfit, run_jobs
+
+KEPT = (STATE, MANIFEST)
+"""What says that a run is finished, and what its last checkpoint held."""
+
+
+def drop_weights(job: Job) -> None:
+    """Remove the weights of a finished run; one that is not finished needs them and keeps them."""
+    if not is_finished(job):
+        return
+    for folder in list_checkpoints(job.folder):
+        for path in folder.iterdir():
+            if path.is_file() and path.name not in KEPT:
+                path.unlink()
+
 
 TRIES = 2
 """Starts of a run that fails, in one command."""

@@ -14,7 +14,7 @@ import numpy as np
 from ragen2.envs import Env, Episode
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import DependencyError, EnvError
-from ragen2.rollout.sight import refuse_images
+from ragen2.rollout.image_support import refuse_images
 
 TESTED = "0.10"
 """The minor version whose calls are used here."""

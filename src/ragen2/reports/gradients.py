@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ragen2.diagnostics.gradients import ALL_PARTS, BucketGradient, Trend
-from ragen2.diagnostics.probe_record import ProbeRecord
+from ragen2.diagnostics.metrics.gradients import ALL_PARTS, BucketGradient, ProbeRecord, Trend
 
 NAMES = {
     "task": "task, as trained",

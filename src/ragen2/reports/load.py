@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ragen2.diagnostics.collapse import main_scope
+from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.errors import RunError
 from ragen2.runs.audit_record import AuditRecord
 from ragen2.runs.record import StepRecord

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ragen2.diagnostics.gradients import ALL_PARTS
+from ragen2.diagnostics.metrics.gradients import ALL_PARTS
 from ragen2.errors import RunError
 from ragen2.reports.data.charts import Chart as PageChart
 from ragen2.reports.data.charts import charts_of

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ragen2.diagnostics import Finding, find_failures, read_chain
-from ragen2.diagnostics.regime import SIGNIFICANT
+from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.reports.load import Run, Series
 from ragen2.runs.audit_record import AuditRecord, FoundFailure
 

@@ -22,11 +22,11 @@ from ragen2.rollout.context import (
     turn_message,
     with_images_of,
 )
+from ragen2.rollout.conversation import Key, Spoken, Voice, voice_for
+from ragen2.rollout.image_support import refuse_blind
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import parse_reply
 from ragen2.rollout.settings import Rollout
-from ragen2.rollout.sight import refuse_blind
-from ragen2.rollout.voices import Key, Spoken, Voice, voice_for
 from ragen2.types import (
     Completion,
     Group,

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from ragen2.errors import RunError
+
+
+def fill_folder(folder: Path, write: Callable[[Path], None], texts: Mapping[str, str]) -> None:
+    """Let ``write`` fill a new folder, add small text files, and move it into place."""
+    partial = folder.with_name(f"{PARTIAL}{folder.name}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write(partial)
+        for name, text in texts.items():
+            (partial / name).write_text(text, encoding="utf-8")
+        flush_folder(partial)
+        partial.replace(folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
+
 
 PARTIAL = ".partial-"
 """How the names of files and folders begin that are not whole yet; a kill leaves them behind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
@@ -28,3 +28,15 @@ class StepRecord(BaseModel):
     note: str = ""
     """What a reader should know: why a step was skipped, what went wrong."""
     seconds: dict[str, float] = {}
+
+
+class Sink(Protocol):
+    """Something that wants to see every record."""
+
+    def record(self, record: StepRecord) -> None:
+        """Take one record."""
+        ...
+
+    def phase(self, name: str) -> None:
+        """Hear that the current step has entered phase ``name``."""
+        ...

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ragen2.diagnostics import Collapse, Diagnostic, Evidence, Vision, regime
-from ragen2.diagnostics.collapse import PREFIX
+from ragen2.diagnostics.metrics.collapse import PREFIX
 from ragen2.policy import TextSampler
 from ragen2.rollout import Task, play
-from ragen2.rollout.sight import refuse_unseen
+from ragen2.rollout.image_support import refuse_unseen
 from ragen2.trainer.evaluate import evaluate
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2.diagnostics.noise import noise_split
+from ragen2.diagnostics.metrics.reward import noise_split
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import EnvError
 from ragen2.rollout import Task, play

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ragen2 import __version__
 from ragen2.config import dump_config
-from ragen2.diagnostics.collapse import judged_scope
+from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.runs.files import write_atomically
 
 if TYPE_CHECKING:

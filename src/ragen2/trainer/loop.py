@@ -13,21 +13,19 @@ from typing import Protocol
 
 from ragen2.config import RunConfig
 from ragen2.diagnostics import Diagnostic, Ema, Evidence, regime
-from ragen2.diagnostics.collapse import judged_scope
-from ragen2.diagnostics.filter_watch import coverage, filter_metrics
-from ragen2.diagnostics.reward import reward_spread
+from ragen2.diagnostics.metrics.collapse import judged_scope
+from ragen2.diagnostics.metrics.filtering import coverage, filter_metrics
+from ragen2.diagnostics.metrics.reward import reward_spread
 from ragen2.policy import Learner, Sampler, Scorer
-from ragen2.rollout.sight import refuse_unseen
+from ragen2.rollout.image_support import refuse_unseen
 from ragen2.runs.checkpoints import save_checkpoint
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import Sink, StepRecord
 from ragen2.runs.scores import ScopeScores
-from ragen2.runs.sinks import Sink
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import Batch, play_batch
 from ragen2.trainer.card import write_card
-from ragen2.trainer.evaluate import evaluate
+from ragen2.trainer.evaluate import evaluate, measure_probe
 from ragen2.trainer.probe import probe_gradients
-from ragen2.trainer.probe_set import measure_probe
 from ragen2.trainer.replay import EnvReplayer
 from ragen2.trainer.state import Diet, TrainerState, write_state
 from ragen2.trainer.stops import watch_stops

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ragen2.diagnostics import Evidence, Reward, Surface, Triage, Triaged, measure, regime
-from ragen2.diagnostics.attempts import attempts_of
-from ragen2.diagnostics.group_sizes import DeadForecast, forecast_dead
-from ragen2.diagnostics.noise import NoiseSplit, mean_split, noise_split
-from ragen2.diagnostics.reward import std_over_mean
-from ragen2.diagnostics.triage import triage_shares
+from ragen2.diagnostics.metrics.attempts import attempts_of
+from ragen2.diagnostics.metrics.reward import (
+    DeadForecast,
+    NoiseSplit,
+    forecast_dead,
+    mean_split,
+    noise_split,
+    std_over_mean,
+)
+from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter
 from ragen2.rollout import play
-from ragen2.rollout.sight import refuse_unseen
+from ragen2.rollout.image_support import refuse_unseen
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread

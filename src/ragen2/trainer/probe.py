@@ -15,7 +15,7 @@ import numpy as np
 
 from ragen2.algorithms.base import LossInputs, TokenLoss
 from ragen2.algorithms.losses import KLEstimator, kl_estimate, token_weights
-from ragen2.diagnostics.gradients import (
+from ragen2.diagnostics.metrics.gradients import (
     BucketGradient,
     GradientReport,
     PolicyGradient,
@@ -28,7 +28,7 @@ from ragen2.diagnostics.gradients import (
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.filtering import KeepAll
 from ragen2.rollout import Task, play
-from ragen2.rollout.sight import refuse_unseen
+from ragen2.rollout.image_support import refuse_unseen
 from ragen2.spread import spread
 from ragen2.trainer.batch import SEEDS_PER_RUN
 from ragen2.trainer.samples import draft_samples

@@ -20,8 +20,8 @@ from ragen2.trainer.expert import Dialogue, Script, script_episode
 from ragen2.types import Sample
 
 if TYPE_CHECKING:
-    from ragen2.backends.chat import TemplateTokenizer
-    from ragen2.backends.learner import TorchLearner
+    from ragen2.backends.learner.learner import TorchLearner
+    from ragen2.backends.tokenizer import TemplateTokenizer
 
 CORPUS_EPISODES = 400
 """Scripted episodes of each observation form that a new tokenizer is trained on."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from ragen2.config import Watch
-from ragen2.diagnostics.warning import WarningState
+from ragen2.diagnostics.judging.warning import WarningState
 
 LONGEST_TOLD = 200
 """Characters of a failed command's last words that a note repeats."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen2.backends.dist.team import ALONE, Replicas, Shards, deal
+from ragen2.backends.distributed.team import ALONE, Replicas, Shards, deal
 
 PARTS = [[0, 1], [2], [3, 4], [5], [6]]
 LENGTHS = [10, 20, 50, 5, 5, 40, 1]

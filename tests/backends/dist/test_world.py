@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.dist.world import World, world_of
+from ragen2.backends.distributed.world import World, world_of
 from ragen2.errors import ConfigError
 
 SECOND = {

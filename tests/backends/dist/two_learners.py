@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from ragen2.algorithms import PPO
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.dist.crew import Crew, join_crew
-from ragen2.backends.dist.sharded import ShardedLearner
-from ragen2.backends.dist.team import Replicas, Shards
-from ragen2.backends.dist.world import world_of
-from ragen2.backends.learner import TorchLearner
+from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.backends.distributed.crew import Crew, join_crew
+from ragen2.backends.distributed.sharded import ShardedLearner
+from ragen2.backends.distributed.team import Replicas, Shards
+from ragen2.backends.distributed.world import world_of
+from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.open import quiet_transformers
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 from ragen2.types import FloatArray, Sample
 

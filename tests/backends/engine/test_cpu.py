@@ -13,14 +13,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.engine import cpu, cpu_batch, cpu_read
-from ragen2.backends.engine.cpu import CPUEngine
-from ragen2.backends.engine.cpu_forward import Forward
-from ragen2.backends.engine.families import Family, read_family
-from ragen2.backends.hf import HFPolicy, _Decoder
-from ragen2.backends.learner import TorchLearner
+from ragen2.backends.decoder import Family, read_family
+from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.sampling.cpu.engine import CPUEngine
+from ragen2.backends.sampling.cpu.forward import Forward
+from ragen2.backends.sampling.engine import cpu, cpu_batch, cpu_read
+from ragen2.backends.sampling.hf import HFPolicy, _Decoder
 from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish, FloatArray, IntArray

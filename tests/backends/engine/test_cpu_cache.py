@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.engine.cpu_cache import BLOCK, RowCache, shared_beginning
+from ragen2.backends.sampling.cpu.cache import BLOCK, RowCache, shared_beginning
 from ragen2.types import IntArray
 
 LAYERS, HEADS, DIM = 2, 3, 4

@@ -17,8 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.engine.families import Family, read_family
-from ragen2.backends.learner import add_lora
+from ragen2.backends.decoder import Family, read_family
+from ragen2.backends.learner.learner import add_lora
 from ragen2.backends.settings import ModelSettings
 
 SHAPE: dict[str, Any] = {
@@ -96,7 +96,7 @@ def test_adapted_layers_are_refused_unless_the_engine_reads_adapters() -> None:
 def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: object())
+    monkeypatch.setattr("ragen2.backends.decoder.find_spec", lambda _: object())
     problems = [
         family.kernel_problem
         for width in (32, 24, 16)
@@ -109,7 +109,7 @@ def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
         "heads are 24 wide, and our kernels count in powers of two",
         "heads are 16 wide, and our kernels need 32",
     ]
-    monkeypatch.setattr("ragen2.backends.engine.families.find_spec", lambda _: None)
+    monkeypatch.setattr("ragen2.backends.decoder.find_spec", lambda _: None)
     family = read_family(LlamaForCausalLM(LlamaConfig(**SHAPE)))
     assert isinstance(family, Family)
     assert family.kernel_problem == "Triton is not installed"

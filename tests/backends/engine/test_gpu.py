@@ -21,12 +21,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.engine.families import read_family
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.learner import add_lora
-from ragen2.backends.loading import open_model
+from ragen2.backends.decoder import read_family
+from ragen2.backends.learner.learner import add_lora
+from ragen2.backends.load import open_model
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import ModelSettings
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish
 
@@ -35,7 +35,7 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not IS_INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ragen2.backends.engine import choose, forward, gpu  # noqa: E402 - imports Triton
+from ragen2.backends.sampling.engine import choose, forward, gpu  # noqa: E402 - imports Triton
 
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 SHAPE: dict[str, Any] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.engine.slots import ROUND, Place, SlotCache
+from ragen2.backends.sampling.gpu.cache import ROUND, Place, SlotCache
 from ragen2.types import IntArray
 
 

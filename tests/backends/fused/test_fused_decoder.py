@@ -18,9 +18,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.fused import decoder as decoder_module
-from ragen2.backends.fused.decoder import FusedDecoder, fused_decoder
-from ragen2.backends.packing import Packing, packed_attention, read_packed
+from ragen2.backends.learner.fused import decoder as decoder_module
+from ragen2.backends.learner.fused.decoder import FusedDecoder, fused_decoder
+from ragen2.backends.learner.packing import Packing, packed_attention, read_packed
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 96,

@@ -12,9 +12,9 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not IS_INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ragen2.backends.fused import gpu_operations  # noqa: E402 - imports Triton
-from ragen2.backends.fused.gpu_operations import GPUOperations  # noqa: E402
-from ragen2.backends.fused.operations import Rotation, TorchOperations  # noqa: E402
+from ragen2.backends.learner.fused import gpu_operations  # noqa: E402
+from ragen2.backends.learner.fused.gpu_operations import GPUOperations  # noqa: E402
+from ragen2.backends.learner.fused.operations import Rotation, TorchOperations  # noqa: E402
 
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 TOKENS, HIDDEN, INNER, EPS = 21, 40, 24, 1e-5

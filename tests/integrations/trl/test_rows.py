@@ -8,12 +8,12 @@ import jobs
 import numpy as np
 import pytest
 
-from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import DependencyError
 from ragen2.filtering import Soft, TopP, TrajectoryControl
 from ragen2.integrations.trl import versions
+from ragen2.integrations.trl.masks import select_rows
 from ragen2.integrations.trl.rows import Row, RowReader, messages_of, prompt_number, written_rewards
-from ragen2.integrations.trl.selecting import select_rows
 from ragen2.types import Finish, Message
 
 EOS = 2

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.loading import open_model
-from ragen2.backends.opening import quiet_transformers
+from ragen2.backends.load import open_model
+from ragen2.backends.open import quiet_transformers
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED
-from ragen2.backends.vllm_worker import EXTENSION
+from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.envs import FrozenLake
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.rollout.context import system_message, turn_message

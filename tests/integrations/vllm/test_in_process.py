@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from vllm_side import SOURCE
 
-from ragen2.backends.hf import HFPolicy
-from ragen2.backends.loading import locate, open_model
+from ragen2.backends.load import locate, open_model
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED
-from ragen2.backends.vllm_policy import VllmPolicy
+from ragen2.backends.vllm.policy import VllmPolicy
 from ragen2.errors import ConfigError
 from ragen2.policy import SamplingParams
 from ragen2.types import Finish

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 from vllm_side import CLOSE, NAME
 
-from ragen2.backends.opening import open_server
+from ragen2.backends.open import open_server
 from ragen2.backends.settings import EMBEDDED
-from ragen2.backends.vllm_server import PushedServer
+from ragen2.backends.vllm.server import PushedServer
 from ragen2.cli.app import app
 from ragen2.policy import Pair, SamplingParams
 from ragen2.runs.trajectories import groups_of

@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from ragen2.backends.vllm_engine import TESTED
-from ragen2.backends.vllm_worker import EXTENSION
+from ragen2.backends.vllm.policy import TESTED
+from ragen2.backends.vllm.worker import EXTENSION
 
 PAGE = (Path(__file__).parents[3] / "docs" / "integrations" / "vllm.md").read_text()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ragen2.envs.text_index import TextIndex
+from ragen2.envs.toolkit.text_index import TextIndex
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 

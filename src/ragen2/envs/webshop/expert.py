@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ragen2.envs.toolkit.wording import pick
 from ragen2.envs.webshop.catalogue import Catalogue, Product
 from ragen2.envs.webshop.goals import Goal
 from ragen2.envs.webshop.matching import options_match
@@ -22,7 +23,6 @@ from ragen2.envs.webshop.pages import (
     results,
 )
 from ragen2.envs.webshop.reward import score
-from ragen2.envs.wording import pick
 
 Choices = tuple[tuple[str, str], ...]
 

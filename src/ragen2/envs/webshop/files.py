@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from ragen2.envs.records import Record, read_records, require_fields
+from ragen2.envs.toolkit.records import Record, read_records, require_fields
 from ragen2.envs.webshop.catalogue import Catalogue, OptionGroup, Product
 from ragen2.envs.webshop.goals import Goal, human_goal
 from ragen2.errors import EnvError

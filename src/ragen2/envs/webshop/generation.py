@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from ragen2.envs.toolkit.wording import pick
 from ragen2.envs.webshop.assortment import BRANDS, KINDS, OPTION_VALUES, SERIES, ProductKind
 from ragen2.envs.webshop.catalogue import Catalogue, OptionGroup, Product
-from ragen2.envs.wording import pick
 from ragen2.seeding import stream
 
 MIN_ATTRIBUTES, MAX_ATTRIBUTES = 3, 5

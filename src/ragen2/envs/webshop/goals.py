@@ -16,8 +16,8 @@ import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.held_out import ONE_IN
+from ragen2.envs.toolkit.wording import pick
 from ragen2.envs.webshop.catalogue import Product
-from ragen2.envs.wording import pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream, stream_key
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ragen2.diagnostics.trends import departure, trend
+from ragen2.diagnostics.statistics.trends import departure, trend
 from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.arms import require_axes
 from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, Cells, change, gain

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from ragen2.diagnostics.gradients import rank_correlation
+from ragen2.diagnostics.metrics.gradients import rank_correlation
 from ragen2.experiments.arms import require_axes
 from ragen2.experiments.cells import Cells
 from ragen2.experiments.charts import lines_figure

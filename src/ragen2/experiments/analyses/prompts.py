@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.mutual_information import measure
+from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.experiments.arms import require_axes
 from ragen2.experiments.cells import Cells
 from ragen2.experiments.charts import lines_figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ragen2.diagnostics.trends import departure, trend
+from ragen2.diagnostics.statistics.trends import departure, trend
 from ragen2.experiments.arms import level, require_axes
 from ragen2.experiments.cells import MI, Cells, change, early, late
 from ragen2.experiments.charts import lines_figure

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.envs.base import Env
 from ragen2.errors import ConfigError, EnvError
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.sight import refuse_images
+from ragen2.rollout.image_support import refuse_images
 from ragen2.types import Trajectory
 
 TASK = "task"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ragen2.diagnostics import surface
-from ragen2.diagnostics.resampling import wilson_of_trials
+from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.types import Group
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ragen2.backends.chat import TemplateTokenizer
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import Precision
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import ConfigError
 
 

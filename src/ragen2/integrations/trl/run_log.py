@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from ragen2.diagnostics import Ema, Evidence, WarningState, regime
-from ragen2.diagnostics.collapse import judged_scope
-from ragen2.diagnostics.filter_watch import filter_metrics
+from ragen2.diagnostics.metrics.collapse import judged_scope
+from ragen2.diagnostics.metrics.filtering import filter_metrics
 from ragen2.errors import RunError
 from ragen2.integrations.trl.settings import SNRSettings
 from ragen2.policy import Scorer

@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 from trl.trainer.utils import nanstd
 
-from ragen2.backends.hf import HFPolicy
+from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.errors import ConfigError
 from ragen2.filtering import KeepAll
 from ragen2.integrations.trl.env_rollout import EnvRollout
@@ -29,15 +29,16 @@ from ragen2.integrations.trl.masks import (
     NUM_KEPT,
     WHOLE_MASK,
     Batch,
+    RowSelection,
     Shares,
     drop_rows,
     loss_shares,
+    select_rows,
     with_gradient_times,
 )
 from ragen2.integrations.trl.policy import at_rest, chat_tokenizer, policy_over
 from ragen2.integrations.trl.rows import Row, RowReader, messages_of, prompt_number, written_rewards
 from ragen2.integrations.trl.run_log import UPDATE_NAMES, RunLog, Scored
-from ragen2.integrations.trl.selecting import RowSelection, select_rows
 from ragen2.integrations.trl.settings import SNRSettings, check_settings
 from ragen2.types import FloatArray, Group
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.hf import DEFAULT_CONTEXT
-from ragen2.backends.loading import locate, pick_device
+from ragen2.backends.load import locate, pick_device
+from ragen2.backends.sampling.hf import DEFAULT_CONTEXT
 from ragen2.config import RunConfig
 from ragen2.errors import ModelError, RagenError, RunError
 from ragen2.integrations.verl.plugin_names import DEVICE, PLUGIN

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from ragen2.config import RunConfig
 from ragen2.diagnostics import Collapse, Diagnostic, Evidence, regime
-from ragen2.diagnostics.collapse import PROBE, judged_scope
-from ragen2.diagnostics.reward import reward_spread
+from ragen2.diagnostics.metrics.collapse import PROBE, judged_scope
+from ragen2.diagnostics.metrics.reward import reward_spread
 from ragen2.policy import Scorer
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import ScopeScores
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import Batch, select_groups
-from ragen2.trainer.evaluate import evaluation_metrics
+from ragen2.trainer.evaluate import evaluation_metrics, probe_traces
 from ragen2.trainer.loop import COVERAGE_STEPS, batch_metrics, diet_of, next_emas, split_finite
-from ragen2.trainer.probe_set import probe_traces
 from ragen2.trainer.replay import EnvReplayer
 from ragen2.trainer.state import Diet, TrainerState, read_state
 from ragen2.trainer.stops import watch_stops

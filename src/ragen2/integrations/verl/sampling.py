@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from ragen2.backends.chat import TemplateTokenizer
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import RunError
 from ragen2.integrations.verl.translate import HF_ROLLOUT
 from ragen2.policy import Request, SamplingParams

@@ -8,7 +8,7 @@ import torch
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
-from ragen2.backends.vllm_worker import pack_tied_heads
+from ragen2.backends.vllm.worker import pack_tied_heads
 from ragen2.errors import ModelError
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ragen2.diagnostics.collapse import FIRST_TURN, PROBE, measured_scopes
+from ragen2.diagnostics.metrics.collapse import FIRST_TURN, PROBE, measured_scopes
 from ragen2.reports.data.numbers import spread_over
 from ragen2.reports.load import Run
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ragen2.diagnostics.rank_test import rank_test
+from ragen2.diagnostics.statistics.rank_test import rank_test
 from ragen2.reports.data.charts import token_unit
 from ragen2.reports.data.numbers import short
 from ragen2.reports.load import Run

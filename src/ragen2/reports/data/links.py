@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragen2.diagnostics import read_chain
-from ragen2.diagnostics.regime import SIGNIFICANT
+from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ragen2.diagnostics.wording import nearest_reasonings, templated_phrases
+from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases
 from ragen2.reports.data.boards import boards_of
 from ragen2.reports.data.charts import scope_label
 from ragen2.reports.data.numbers import short, spread_over

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ragen2.diagnostics.gradients import (
+from ragen2.diagnostics.metrics.gradients import (
     ALL_PARTS,
     BucketGradient,
     GradientReport,
+    ProbeRecord,
     PromptGradient,
     Trend,
 )
-from ragen2.diagnostics.probe_record import ProbeRecord
 from ragen2.errors import RunError
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.gradients import about, prompt_reading, trend_reading, verdict

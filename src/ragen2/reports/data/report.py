@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen2 import __version__
-from ragen2.diagnostics.probe_record import ProbeRecord
+from ragen2.diagnostics.metrics.gradients import ProbeRecord
 from ragen2.reports.data.compare import compare_data
 from ragen2.reports.data.matrices import Blocks
 from ragen2.reports.data.probes import probe_entry

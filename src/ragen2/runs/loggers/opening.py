@@ -10,8 +10,7 @@ from typing import Literal, Self
 
 from ragen2.errors import DependencyError, RunError
 from ragen2.runs.loggers.base import LoggedRun, Logger
-from ragen2.runs.record import StepRecord
-from ragen2.runs.sinks import Sink
+from ragen2.runs.record import Sink, StepRecord
 
 logger = logging.getLogger(__name__)
 

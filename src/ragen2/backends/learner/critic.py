@@ -1,0 +1,158 @@
+"""The critic: a copy of the model whose head says how much reward is still to come."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ragen2.algorithms.losses import token_weights, value_loss
+from ragen2.backends.distributed.team import ALONE, Team
+from ragen2.backends.learner.batches import Batch, even_parts
+from ragen2.backends.learner.forward import Reader
+from ragen2.backends.learner.optimiser import BadSteps, adamw
+from ragen2.backends.learner.saving import disk_errors
+from ragen2.backends.vision.sight import Sight
+from ragen2.types import FloatArray, Sample
+
+if TYPE_CHECKING:
+    from ragen2.algorithms import PPO
+    from ragen2.backends.settings import LearnerSettings
+    from ragen2.backends.vision.inputs import ImageInputs
+
+CRITIC_FILE = "critic.pt"
+
+
+class Critic:
+    """Own weights, own optimiser. Its head starts at 0, so that its first word is "nothing to come"."""
+
+    def __init__(
+        self,
+        network: Any,
+        settings: LearnerSettings,
+        lr: float,
+        dtype: torch.dtype,
+        images: ImageInputs | None = None,
+        team: Team = ALONE,
+    ) -> None:
+        self.team = team
+        self.network = copy.deepcopy(network).requires_grad_(True)
+        # The critic encodes images as the model did when it began; only what reads them is trained.
+        sight = None if images is None else Sight(self.network, images)
+        self.reader = Reader(
+            self.network.get_decoder(), settings, dtype, team, causal=self.network, sight=sight
+        )
+        self.settings = settings
+        self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
+        width = int(self.network.config.get_text_config().hidden_size)
+        self.head = torch.nn.Linear(width, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.head.to(next(self.network.parameters()).device)
+        frozen = set() if sight is None else set(map(id, sight.encodings.tower))
+        weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
+        trained = [*weights, *self.head.parameters()]
+        self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)
+
+    @torch.no_grad()
+    def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
+        """Value before each written token: read off the position that predicts it."""
+        found: dict[int, FloatArray] = {}
+        with self.reader.ready():
+            for rows, batch in self.reader.batches(samples):
+                values = self._values(batch).double().cpu().numpy()
+                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
+                for row, part in zip(rows, np.split(values, bounds), strict=True):
+                    found[row] = part
+        joined = self.team.join(found)
+        return [joined[row] for row in range(len(samples))]
+
+    def update(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+        """As many optimiser steps as the policy takes, on the same minibatches' worth of samples."""
+        totals = {"value_loss": 0.0, "critic_grad_norm": 0.0}
+        steps = skipped = 0
+        for _ in range(self.settings.epochs):
+            for part in even_parts(len(samples), self.settings.minibatches):
+                loss, norm = self._step([samples[i] for i in part], settings)
+                is_usable = math.isfinite(loss) and math.isfinite(norm)
+                if is_usable:
+                    totals["value_loss"] += loss
+                    totals["critic_grad_norm"] += norm
+                steps, skipped = steps + is_usable, skipped + (not is_usable)
+                self._bad.count(is_bad=not is_usable)
+        metrics = {name: value / steps for name, value in totals.items()} if steps else {}
+        return {**metrics, "critic_skipped_steps": float(skipped), **_explained(samples)}
+
+    def save(self, folder: Path) -> None:
+        """Weights and optimiser in one file."""
+        state = {
+            "network": self.network.state_dict(),
+            "head": self.head.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "bad_in_a_row": self._bad.in_a_row,
+        }
+        with disk_errors(), (folder / CRITIC_FILE).open("wb") as file:
+            torch.save(state, file)
+
+    def load(self, folder: Path) -> None:
+        """Restore exactly what ``save`` wrote."""
+        state = torch.load(folder / CRITIC_FILE, map_location=self.device, weights_only=True)
+        self.network.load_state_dict(state["network"])
+        self.head.load_state_dict(state["head"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self._bad.in_a_row = int(state["bad_in_a_row"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.head.weight.device
+
+    def _step(self, samples: Sequence[Sample], settings: PPO) -> tuple[float, float]:
+        """Loss and gradient norm; the step is taken only when both are finite."""
+        self.optimiser.zero_grad(set_to_none=True)
+        weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with self.reader.ready():
+            for _, batch in self.reader.batches(samples, weights):
+                if batch.values_N is None or batch.returns_N is None:
+                    raise ValueError(
+                        "the critic is trained on samples that carry values and returns"
+                    )
+                losses = value_loss(
+                    self._values(batch), batch.values_N, batch.returns_N, clip=settings.value_clip
+                )
+                loss = (batch.weights_N * losses).sum()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                total += loss.detach()
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.team.sum_gradients(trained)
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
+        value = self.team.sum_numbers({"loss": float(total)})["loss"]
+        if math.isfinite(norm) and math.isfinite(value):
+            self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return value, norm
+
+    def _values(self, batch: Batch) -> torch.Tensor:
+        with self.reader.precision():
+            rows = self.reader.rows(batch)
+        values: torch.Tensor = self.head(rows.float()).squeeze(-1)
+        return values
+
+
+def _explained(samples: Sequence[Sample]) -> dict[str, float]:
+    """Share of the returns' variance that the values (before this update) account for; 1 is perfect."""
+    values = [s.values_T[s.loss_mask_T] for s in samples if s.values_T is not None]
+    returns = [s.returns_T[s.loss_mask_T] for s in samples if s.returns_T is not None]
+    if not values or not returns:
+        return {}
+    target, said = np.concatenate(returns), np.concatenate(values)
+    spread = float(target.var())
+    if spread == 0.0:
+        return {}
+    return {"explained_variance": 1.0 - float((target - said).var()) / spread}

@@ -1,0 +1,392 @@
+"""The torch learner: AdamW over micro-batches whose cut cannot change the gradient."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+
+from ragen2.algorithms.base import LossInputs, Objective
+from ragen2.algorithms.losses import KLEstimator, kl_estimate
+from ragen2.backends.device import compute_dtype, side_by_side
+from ragen2.backends.distributed.team import ALONE, Team, whole_tensor
+from ragen2.backends.learner.batches import Batch, random_parts
+from ragen2.backends.learner.critic import Critic
+from ragen2.backends.learner.forward import TokenReader
+from ragen2.backends.learner.gradient import TensorGradient, home_of
+from ragen2.backends.learner.logprobs import Trunk
+from ragen2.backends.learner.lora import add_lora, base_of
+from ragen2.backends.learner.optimiser import BadSteps, adamw, lr_share
+from ragen2.backends.learner.saving import disk_errors
+from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.backends.vision.encodings import tower_of
+from ragen2.backends.vision.sight import Sight
+from ragen2.errors import RunError
+from ragen2.types import FloatArray, Sample, Update
+
+if TYPE_CHECKING:
+    from ragen2.algorithms import PPO
+
+OPTIMISER_FILE = "optimizer.pt"
+DAMAGED = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SafetensorError,
+    pickle.UnpicklingError,
+)
+"""What torch and safetensors raise over files that are cut, mixed up or not theirs."""
+
+
+class TorchLearner:
+    """Holds the trained weights and their optimiser; ``HFPolicy`` samples from the same weights."""
+
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: TemplateTokenizer,
+        model: ModelSettings,
+        settings: LearnerSettings,
+        *,
+        seed: int,
+        team: Team = ALONE,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.team = team
+        self.settings = settings
+        self.seed = seed
+        if tokenizer.images is not None and model.vision == "frozen":
+            for weight in tower_of(network):
+                weight.requires_grad_(False)
+        self.network = add_lora(network, model, seed) if model.lora_rank else network
+        self.is_lora = model.lora_rank > 0
+        self.trunk = Trunk(base_of(self.network), self._sight(is_trained=model.vision == "trained"))
+        dtype = compute_dtype(model.precision, self.device)
+        self.reader = TokenReader(self.trunk, settings, dtype, team)
+        self.num_updates = 0
+        self._lr_scale = 1.0
+        self._reference: TokenReader | None = None
+        self._critic: Critic | None = None
+        self._total_updates = 0
+        self._bad = BadSteps("policy", settings.max_bad_updates, "lower learner.lr")
+        self.optimiser = adamw(
+            [parameter for parameter in self.network.parameters() if parameter.requires_grad],
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device  # type: ignore[no-any-return]  # untyped HF model
+
+    @property
+    def whole(self) -> Any:
+        """A model with all weights as they are now: to sample from, to copy, to save."""
+        return self.network
+
+    @property
+    def sight(self) -> Sight | None:
+        """How the model reads images; None for one that reads text only."""
+        return self.trunk.sight
+
+    @property
+    def critic(self) -> Critic | None:
+        """The critic beside the model, if one was started."""
+        return self._critic
+
+    def keep_reference(self) -> None:
+        """Remember the weights as they are now: the model that KL is measured against."""
+        if not self.is_lora:
+            frozen = copy.deepcopy(self.whole)
+            frozen.requires_grad_(False)
+            never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
+            images = self.tokenizer.images
+            trunk = Trunk(frozen, None if images is None else Sight(frozen, images))
+            self._reference = TokenReader(trunk, never_trained, self.reader.dtype)
+
+    def set_lr_scale(self, scale: float) -> None:
+        """Multiply the learning rate of the updates to come."""
+        self._lr_scale = scale
+
+    def set_total_updates(self, total: int) -> None:
+        """How many optimiser steps the run will make: what a falling learning rate falls over."""
+        self._total_updates = total
+
+    def start_critic(self, lr: float) -> None:
+        """Put a critic beside the model; it starts from the weights as they are now."""
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        images, replicas = self.tokenizer.images, self.team.replicas
+        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images, replicas)
+
+    def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
+        """The critic's value before each written token."""
+        return self._need_critic().values(samples)
+
+    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+        """Train the critic towards each sample's returns."""
+        return self._need_critic().update(samples, settings)
+
+    @torch.no_grad()
+    def kl_to_reference(
+        self, samples: Sequence[Sample], estimator: KLEstimator
+    ) -> list[FloatArray]:
+        """KL to the starting model at each written token, under the log-probs it was sampled with."""
+        found: dict[int, FloatArray] = {}
+        with self._ready():
+            for rows, batch in self.reader.batches(samples):
+                with self.reader.precision():
+                    reference = self._reference_logp(batch)
+                kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
+                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
+                for row, values in zip(rows, np.split(kl, bounds), strict=True):
+                    found[row] = values
+        joined = self.team.join(found)
+        return [joined[row] for row in range(len(samples))]
+
+    def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
+        """``epochs`` passes of ``minibatches`` optimiser steps each over all samples.
+
+        Metrics are means over the steps taken. A step whose loss or gradient is not finite is left
+        out and counted; when all are, there is nothing else to report.
+        """
+        totals: dict[str, float] = defaultdict(float)
+        num_tokens = sum(int(sample.loss_mask_T.sum()) for sample in samples)
+        taken = skipped = 0
+        for epoch in range(self.settings.epochs):
+            for part in random_parts(
+                len(samples), self.settings.minibatches, self.seed, self.num_updates, epoch
+            ):
+                minibatch = [samples[index] for index in part]
+                self._set_lr()
+                found = self._step(minibatch, objective, scale)
+                for name, value in (found or {}).items():
+                    totals[name] += value
+                taken, skipped = taken + (found is not None), skipped + (found is None)
+                self.num_updates += 1
+                self._bad.count(is_bad=found is None)
+        metrics = {name: value / taken for name, value in totals.items()}
+        metrics |= {"skipped_steps": skipped, "lr": self.optimiser.param_groups[0]["lr"]}
+        return Update(metrics, num_tokens, taken)
+
+    def gradients(
+        self, samples: Sequence[Sample], objective: Objective, *, scale: float = 1.0
+    ) -> dict[str, float]:
+        """Fill ``.grad`` with the gradient of the loss over all samples; return its parts.
+
+        Losses are sums as the objective weighs tokens; all other parts are means over tokens by the
+        same weights, so that their unit does not depend on the aggregation.
+        """
+        self.optimiser.zero_grad(set_to_none=True)
+        lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
+        weights = objective.token_weights(lengths)
+        total = float(weights @ np.asarray(lengths, dtype=np.float64))
+        with self._ready():
+            batches = (batch for _, batch in self.reader.batches(samples, weights))
+            read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
+            sums = read_all(batches, objective, scale * self.team.loss_factor)
+        self.team.sum_gradients(self._trained)
+        # The only wait for the device; a process that had nothing to read has no sums.
+        read = torch.stack(list(sums.values())).tolist() if sums else []
+        whole = self.team.sum_numbers(dict(zip(sums, read, strict=True)))
+        return {
+            name: value if name.endswith("loss") else value / total for name, value in whole.items()
+        }
+
+    def gradient(self, samples: Sequence[Sample], objective: Objective) -> TensorGradient:
+        """The gradient over all samples as one vector, in the order of the trained parameters."""
+        self.gradients(samples, objective)
+        home = home_of(self._trained)
+        parts = [
+            torch.zeros(p.numel(), device=home)
+            if p.grad is None
+            else whole_tensor(p.grad.detach()).to(home, torch.float32).flatten()
+            for p in self._trained
+        ]
+        self.optimiser.zero_grad(set_to_none=True)
+        return TensorGradient(torch.cat(parts))
+
+    def save_model(self, folder: Path) -> None:
+        """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
+        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        with disk_errors():
+            plain.save_pretrained(folder)
+            self.tokenizer.hf.save_pretrained(folder)
+            if self.tokenizer.images is not None:
+                self.tokenizer.images.save(folder)
+
+    def save(self, folder: Path) -> None:
+        """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
+        moments = self._optimiser_state()
+        if self.team.rank:
+            return
+        self.save_model(folder)
+        state = {
+            "optimiser": moments,
+            "num_updates": self.num_updates,
+            "bad_in_a_row": self._bad.in_a_row,
+        }
+        if self.is_lora:
+            state["trained"] = {
+                name: value for name, value in self.network.state_dict().items() if "lora_" in name
+            }
+        with disk_errors(), (folder / OPTIMISER_FILE).open("wb") as file:
+            torch.save(state, file)
+        if self._critic is not None:
+            self._critic.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Restore exactly what ``save`` wrote."""
+        try:
+            state = torch.load(folder / OPTIMISER_FILE, map_location=self.device, weights_only=True)
+            if self._critic is not None:
+                self._critic.load(folder)
+            if self.is_lora:
+                self.network.load_state_dict({**self.network.state_dict(), **state["trained"]})
+            else:
+                saved = type(self.network).from_pretrained(folder, dtype=torch.float32)
+                self._load_weights(saved.state_dict())
+            self._load_optimiser(state["optimiser"])
+            self.num_updates = int(state["num_updates"])
+            self._bad.in_a_row = int(state.get("bad_in_a_row", 0))  # older checkpoints lack it
+        except DAMAGED as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if isinstance(error, KeyError):
+                reason = f"it lacks {reason}"
+            raise RunError(f"checkpoint {folder} cannot be read: {reason}") from error
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts for the log."""
+        total = sum(parameter.numel() for parameter in self.network.parameters())
+        trained = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
+        return {
+            "architecture": str(self.network.config.model_type),
+            "parameters": f"{total:,}",
+            "trained": f"{trained:,}",
+            "device": str(self.device),
+            **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
+        }
+
+    def _sight(self, *, is_trained: bool) -> Sight | None:
+        images = self.tokenizer.images
+        return (
+            None if images is None else Sight(base_of(self.network), images, is_trained=is_trained)
+        )
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.optimiser.param_groups for p in group["params"]]
+
+    def _optimiser_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the optimiser; all processes must ask together."""
+        return self.optimiser.state_dict()
+
+    def _load_optimiser(self, state: dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state)
+
+    def _load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.network.load_state_dict(state)
+
+    def _need_critic(self) -> Critic:
+        if self._critic is None:
+            raise RunError("this algorithm needs a critic; call start_critic() before training")
+        return self._critic
+
+    def _set_lr(self) -> None:
+        share = lr_share(self.settings, self.num_updates, self._total_updates)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.settings.lr * share * self._lr_scale
+
+    def _step(
+        self, samples: Sequence[Sample], objective: Objective, scale: float
+    ) -> dict[str, float] | None:
+        """One optimiser step; None when loss or gradient is not finite and nothing was changed."""
+        parts = self.gradients(samples, objective, scale=scale)
+        norm = float(
+            whole_tensor(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.grad_clip))
+        )
+        is_usable = math.isfinite(norm) and math.isfinite(parts["loss"])
+        if is_usable:
+            self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        measured = {"grad_norm": norm, "padding": self.reader.padding(samples)}
+        return {**parts, **measured} if is_usable else None
+
+    def _read_in_turn(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """Add the gradients of micro-batches to ``.grad``; sums for the log."""
+        sums: dict[str, torch.Tensor] = {}
+        for batch in batches:
+            with self.reader.precision():
+                loss, found = self._loss(batch, objective)
+            (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            sums = _added(sums, found)
+        return sums
+
+    def _read_in_threads(
+        self, batches: Iterator[Batch], objective: Objective, scale: float
+    ) -> dict[str, torch.Tensor]:
+        """As in turn, a thread a micro-batch; their gradients are added in the order of the batches."""
+        trained = self._trained
+
+        def work(batch: Batch) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
+            with torch.enable_grad(), self.reader.precision():
+                loss, found = self._loss(batch, objective)
+                return torch.autograd.grad(loss * scale, trained, allow_unused=True), found
+
+        sums: dict[str, torch.Tensor] = {}
+        for grads, found in side_by_side(work, list(batches)):
+            sums = _added(sums, found)
+            for parameter, grad in zip(trained, grads, strict=True):
+                if grad is not None:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        return sums
+
+    def _loss(
+        self, batch: Batch, objective: Objective
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss of a micro-batch and weighted sums for the log, all still on the device."""
+        logp, entropy = self.reader.logprobs(batch)
+        reference = self._reference_logp(batch) if objective.needs_reference else None
+        inputs = LossInputs(logp, batch.old_logp_N, batch.advantages_N, entropy, reference)
+        loss = objective.loss(inputs)
+        total = (batch.weights_N * loss.total_N).sum()
+        with torch.no_grad():
+            logged = {**loss.parts, "loss": loss.total_N, "entropy": entropy}
+            logged["sampler_mismatch"] = (logp - batch.old_logp_N).abs()
+            sums = {n: (batch.weights_N * part).sum().double() for n, part in logged.items()}
+        return total, sums
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Around all passes of the policy and of its reference."""
+        with self.reader.ready(), self._reference.ready() if self._reference else nullcontext():
+            yield
+
+    @torch.no_grad()
+    def _reference_logp(self, batch: Batch) -> torch.Tensor:
+        if self.is_lora:
+            with self.network.disable_adapter():
+                return self.reader.logprobs(batch)[0]
+        if self._reference is None:
+            raise RunError("KL needs the starting model; call keep_reference() before training")
+        return self._reference.logprobs(batch)[0]
+
+
+def _added(sums: dict[str, torch.Tensor], more: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: sums[name] + value if sums else value for name, value in more.items()}

@@ -1,0 +1,1 @@
+"""The GPU engine: decoding captured in CUDA graphs over Triton kernels."""

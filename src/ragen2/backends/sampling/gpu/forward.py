@@ -1,0 +1,215 @@
+"""The forward pass of the GPU engine: eight kernels a layer, for decoding and for reading prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from ragen2.backends.sampling.gpu import kernels
+from ragen2.backends.sampling.gpu.cache import SlotCache
+from ragen2.backends.sampling.gpu.weights import BlockWeights, EngineWeights
+
+PROMPT_BLOCK = 64
+"""New tokens of one sequence that one program of the prompt's attention has."""
+KEY_BLOCK = 64
+GATE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """New tokens of several sequences, one after the other, and where each goes in the cache."""
+
+    token_N: torch.Tensor
+    slot_N: torch.Tensor
+    position_N: torch.Tensor
+    block_4M: torch.Tensor
+    """Per block of attention: first token, slot, first position, count."""
+
+
+class Forward:
+    """Runs tokens through the model against a cache; scratch memory is kept, so graphs can hold on to it."""
+
+    def __init__(self, weights: EngineWeights, cache: SlotCache, dtype: torch.dtype) -> None:
+        family = weights.family
+        self.weights, self.cache, self.dtype = weights, cache, dtype
+        self.hidden = int(weights.embed.shape[1])
+        self.inner = int(weights.blocks[0].down.shape[1])
+        self.nq, self.nkv, self.dim = family.num_heads, family.num_kv_heads, family.head_dim
+        self.eps = family.eps
+        self.scale = self.dim**-0.5
+        self.device = weights.embed.device
+        self._cos = self._sin = torch.empty(0, device=self.device)
+        self._scratch: dict[str, torch.Tensor] = {}
+
+    def reserve_positions(self, length: int) -> None:
+        """Rotations for positions up to ``length``."""
+        if len(self._cos) < length:
+            self._cos, self._sin = (
+                table.contiguous() for table in self.weights.family.rotary(length)
+            )
+
+    def reserve_lanes(self, lanes: int) -> bool:
+        """Scratch for decoding so many lanes at once; True when it has moved."""
+        if lanes <= len(self._scratch.get("residual", ())):
+            return False
+        self._scratch = self._buffers(lanes)
+        return True
+
+    def decode(
+        self, token_B: torch.Tensor, slot_B: torch.Tensor, position_B: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits after one more token in each lane; the token enters the cache at its position."""
+        lanes = len(token_B)
+        buffers = {name: buffer[:lanes] for name, buffer in self._scratch.items()}
+        self._embed(token_B, buffers)
+        for number, block in enumerate(self.weights.blocks):
+            self._project(buffers["normed"], block, buffers["qkv"])
+            kernels.decode_attention[(lanes, self.nkv)](
+                buffers["qkv"],
+                buffers["attended"],
+                self.cache.keys[number],
+                self.cache.values[number],
+                slot_B,
+                position_B,
+                self._cos,
+                self._sin,
+                block.q_norm,
+                block.k_norm,
+                self.eps,
+                self.scale,
+                *self._strides(),
+                NQ=self.nq,
+                NKV=self.nkv,
+                D=self.dim,
+                BLOCK_N=KEY_BLOCK,
+                HAS_NORM=block.q_norm is not None,
+                num_warps=4,
+            )
+            self._finish_block(number, block, buffers)
+        return self._logits(buffers["normed"], buffers["logits"])
+
+    def read(self, packed: Packed, last_R: torch.Tensor) -> torch.Tensor:
+        """Put new tokens into the cache; the normed hidden states of the tokens at ``last_R``."""
+        count = len(packed.token_N)
+        buffers = self._buffers(count, with_logits=False)
+        self._embed(packed.token_N, buffers)
+        for number, block in enumerate(self.weights.blocks):
+            self._project(buffers["normed"], block, buffers["qkv"])
+            keys, values = self.cache.keys[number], self.cache.values[number]
+            kernels.rotate_and_store[(count,)](
+                buffers["qkv"],
+                keys,
+                values,
+                packed.slot_N,
+                packed.position_N,
+                self._cos,
+                self._sin,
+                block.q_norm,
+                block.k_norm,
+                self.eps,
+                *self._strides(),
+                NQ=self.nq,
+                NKV=self.nkv,
+                NQ_2=triton.next_power_of_2(self.nq),
+                NKV_2=triton.next_power_of_2(self.nkv),
+                D=self.dim,
+                HAS_NORM=block.q_norm is not None,
+                num_warps=2,
+            )
+            kernels.prompt_attention[(packed.block_4M.shape[1], self.nq)](
+                buffers["qkv"],
+                buffers["attended"],
+                keys,
+                values,
+                *packed.block_4M,
+                self.scale,
+                *self._strides(),
+                NQ=self.nq,
+                NKV=self.nkv,
+                D=self.dim,
+                BLOCK_M=PROMPT_BLOCK,
+                BLOCK_N=KEY_BLOCK,
+                num_warps=4,
+            )
+            self._finish_block(number, block, buffers)
+        return buffers["normed"][last_R]
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """Logits of normed hidden states, in the memory that decoding uses."""
+        return self._logits(normed, self._scratch["logits"][: len(normed)])
+
+    def _logits(self, normed: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """In float32 whatever the inputs are: rounding a logit of 20 to bfloat16 moves it by up to 0.06."""
+        head = self.weights.head.t()
+        if normed.dtype is torch.float32:
+            return torch.mm(normed, head, out=out)
+        return torch.mm(normed, head, out_dtype=torch.float32, out=out)
+
+    def _embed(self, token_N: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
+        kernels.embed_norm[(len(token_N),)](
+            token_N,
+            self.weights.embed,
+            self.weights.blocks[0].norm,
+            buffers["residual"],
+            buffers["normed"],
+            self.eps,
+            HIDDEN=self.hidden,
+            BLOCK=triton.next_power_of_2(self.hidden),
+        )
+
+    def _project(self, normed: torch.Tensor, block: BlockWeights, out: torch.Tensor) -> None:
+        if block.qkv_bias is None:
+            torch.mm(normed, block.qkv.t(), out=out)
+        else:
+            torch.addmm(block.qkv_bias, normed, block.qkv.t(), out=out)
+
+    def _finish_block(
+        self, number: int, block: BlockWeights, buffers: dict[str, torch.Tensor]
+    ) -> None:
+        """From attention's output to the normed input of the next layer."""
+        delta, count = buffers["delta"], len(buffers["delta"])
+        torch.mm(buffers["attended"], block.o.t(), out=delta)
+        self._add_norm(block.mlp_norm, buffers)
+        torch.mm(buffers["normed"], block.gate_up.t(), out=buffers["both"])
+        kernels.gate[(count, triton.cdiv(self.inner, GATE_BLOCK))](
+            buffers["both"], buffers["gated"], INNER=self.inner, BLOCK=GATE_BLOCK
+        )
+        torch.mm(buffers["gated"], block.down.t(), out=delta)
+        is_last = number + 1 == len(self.weights.blocks)
+        self._add_norm(
+            self.weights.norm if is_last else self.weights.blocks[number + 1].norm, buffers
+        )
+
+    def _add_norm(self, weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
+        kernels.add_norm[(len(buffers["delta"]),)](
+            buffers["delta"],
+            buffers["residual"],
+            weight,
+            buffers["normed"],
+            self.eps,
+            HIDDEN=self.hidden,
+            BLOCK=triton.next_power_of_2(self.hidden),
+        )
+
+    def _strides(self) -> tuple[int, int]:
+        return self.cache.keys.stride(1), self.cache.keys.stride(2)
+
+    def _buffers(self, count: int, *, with_logits: bool = True) -> dict[str, torch.Tensor]:
+        widths = {
+            "normed": self.hidden,
+            "qkv": (self.nq + 2 * self.nkv) * self.dim,
+            "attended": self.nq * self.dim,
+            "delta": self.hidden,
+            "both": 2 * self.inner,
+            "gated": self.inner,
+        }
+        wide = {"residual": self.hidden}
+        if with_logits:
+            wide["logits"] = len(self.weights.head)
+        return {
+            name: torch.empty((count, width), dtype=dtype, device=self.device)
+            for group, dtype in ((widths, self.dtype), (wide, torch.float32))
+            for name, width in group.items()
+        }

@@ -1,0 +1,1 @@
+"""vLLM as sampler and scorer, in this process or as a server."""

@@ -1,0 +1,1 @@
+"""What a person sees of each verb: live tables and plain lines."""

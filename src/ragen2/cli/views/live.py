@@ -1,0 +1,198 @@
+"""What a person sees while a run goes on: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from ragen2.config import RunConfig
+from ragen2.diagnostics.metrics.collapse import judged_scope
+from ragen2.runs.record import StepRecord
+from ragen2.runs.store import RunDirectory
+
+ROWS_SHOWN = 12
+Columns = tuple[tuple[str, str, str], ...]
+
+COLUMNS: Columns = (
+    ("success", "rollout/success", "{:.2f}"),
+    ("reward", "reward/mean", "{:.2f}"),
+    ("reward var", "reward/variance", "{:.3f}"),
+    ("kept", "filter/kept", "{:.0f}"),
+    ("retrieval", "collapse/SCOPE/retrieval_accuracy", "{:.2f}"),
+    ("chance", "collapse/SCOPE/retrieval_chance", "{:.2f}"),
+    ("MI", "collapse/SCOPE/mi_estimate", "{:.2f}"),
+    ("H(Z|X)", "collapse/SCOPE/conditional_entropy", "{:.2f}"),
+)
+"""Label, metric and form; SCOPE is the one that the run is judged by."""
+REGIME_STYLES = {
+    "diverse_grounded": "green",
+    "compressed_grounded": "yellow",
+    "template_collapse": "bold red",
+    "low_entropy_collapse": "bold red",
+}
+
+
+@contextmanager
+def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) -> Iterator[View]:
+    """A view for this run, live when standard output is a terminal."""
+    console = Console()
+    described = "  ".join(f"{name} {value}" for name, value in facts.items())
+    console.print(
+        Text(
+            f"{config.env.kind} · {config.algorithm.kind} · filter {config.filter.kind} · {described}"
+        )
+    )
+    console.print(Text(f"run directory {run.path}"))
+    view = View(config, console, run)
+    if not console.is_terminal:
+        yield view
+        return
+    with Live(view.render(), console=console, refresh_per_second=4) as live:
+        view.live = live
+        yield view
+        view.progress.update(view.task, description="done")
+        live.update(view.render())
+
+
+class View:
+    """A sink that shows records."""
+
+    def __init__(self, config: RunConfig, console: Console, run: RunDirectory) -> None:
+        self.config = config
+        self.columns = columns_of(judged_scope(config.diagnostics))
+        self.console = console
+        self.records: list[StepRecord] = run.records()
+        self.started = time.monotonic()
+        self.live: Live | None = None
+        self.progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        done = self.records[-1].step if self.records else 0
+        self.task = self.progress.add_task("evaluate", total=config.steps, completed=done)
+
+    def phase(self, name: str) -> None:
+        """Show what the step is doing."""
+        self.progress.update(self.task, description=name)
+
+    def record(self, record: StepRecord) -> None:
+        """Show one more step."""
+        self.records.append(record)
+        self.progress.update(self.task, completed=record.step)
+        if self.live is not None:
+            self.live.update(self.render())
+        else:
+            line = plain_line(record, self.config.steps, self.columns)
+            self.console.print(Text(line), soft_wrap=True)
+
+    def render(self) -> RenderableType:
+        """Progress bar, last steps, newest evaluation, newest word of the early warning."""
+        table = _table(self.records[-ROWS_SHOWN:], self.columns)
+        return Group(self.progress, table, _evaluations(self.records), _warning(self.records))
+
+    def summary(self, run: RunDirectory, report: Path) -> None:
+        """The table a run ends with."""
+        records = run.records()
+        self.console.print(summary_table(records, self.columns))
+        seconds = sum(sum(v for k, v in r.seconds.items() if k != "step") for r in records)
+        self.console.print(
+            Text(f"{records[-1].step} steps in {seconds / 60:.1f} minutes; report {report}")
+        )
+
+
+def columns_of(scope: str) -> Columns:
+    """The columns of a run that is judged by ``scope``."""
+    return tuple((label, name.replace("SCOPE", scope), form) for label, name, form in COLUMNS)
+
+
+def plain_line(record: StepRecord, steps: int, columns: Columns) -> str:
+    """One step as one line of text."""
+    parts = [f"step {record.step}/{steps}"]
+    parts += [
+        f"{label} {form.format(record.metrics[name])}"
+        for label, name, form in columns
+        if name in record.metrics
+    ]
+    if record.regime:
+        parts.append(record.regime.replace("_", " "))
+    if "eval/success" in record.metrics:
+        parts.append(f"held-out success {record.metrics['eval/success']:.3f}")
+    if record.note:
+        parts.append(record.note)
+    return "  ".join(parts)
+
+
+def summary_table(records: list[StepRecord], columns: Columns) -> Table:
+    """First and last values of what matters, side by side."""
+    table = Table(title="before and after", title_justify="left")
+    for column in ("", "start", "end", "change"):
+        table.add_column(column, justify="left" if not column else "right")
+    rows = [("held-out success", "eval/success"), ("held-out reward", "eval/reward")]
+    rows += [(label, name) for label, name, _ in columns if label not in {"kept", "chance"}]
+    for label, name in rows:
+        values = [record.metrics[name] for record in records if name in record.metrics]
+        if values:
+            change = values[-1] - values[0]
+            table.add_row(label, f"{values[0]:.3f}", f"{values[-1]:.3f}", f"{change:+.3f}")
+    regimes = [record.regime.replace("_", " ") for record in records if record.regime]
+    if regimes:
+        table.add_row("regime", regimes[0], regimes[-1], "")
+    return table
+
+
+def _table(records: list[StepRecord], columns: Columns) -> Table:
+    table = Table(expand=False)
+    table.add_column("step", justify="right")
+    for label, _, _ in columns:
+        table.add_column(label, justify="right")
+    table.add_column("regime")
+    for record in records:
+        if record.step == 0:
+            continue
+        cells = [
+            form.format(record.metrics[name]) if name in record.metrics else "-"
+            for _, name, form in columns
+        ]
+        regime = record.regime or "-"
+        is_new = any(name in record.metrics for _, name, _ in columns if "collapse/" in name)
+        style = REGIME_STYLES.get(regime, "") if is_new else "dim"  # dim: of an earlier step
+        styled = Text(regime.replace("_", " "), style=style)
+        if record.metrics.get("warning/level"):
+            styled.append("  warning", style="bold red")
+        table.add_row(str(record.step), *cells, styled)
+    return table
+
+
+def _warning(records: list[StepRecord]) -> Text:
+    """When the early warning last spoke, and what it said; nothing if it never did."""
+    spoken = [r for r in records if "early warning" in r.note]
+    if not spoken:
+        return Text("")
+    style = "bold red" if "early warning:" in spoken[-1].note else "green"
+    return Text(f"step {spoken[-1].step}  {spoken[-1].note}", style=style)
+
+
+def _evaluations(records: list[StepRecord]) -> Text:
+    found = [(r.step, r.metrics["eval/success"]) for r in records if "eval/success" in r.metrics]
+    words = "  ".join(f"step {step}: {success:.3f}" for step, success in found[-6:])
+    return Text(f"held-out success  {words}" if words else "")

@@ -1,0 +1,1 @@
+"""Judging: from numbers to a verdict on a run."""

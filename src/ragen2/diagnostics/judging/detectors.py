@@ -1,0 +1,276 @@
+"""Failures that show across the steps of a run: each found, dated, and told with its numbers.
+
+A detector reads what was recorded and nothing else. Its thresholds are those of tests (a p-value at or
+below ``SIGNIFICANT`` against a null) and of the run's own beginning; where a smallest size worth telling
+is a matter of taste, it is a named constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ragen2.diagnostics.judging.regime import SIGNIFICANT, Regime, regime
+from ragen2.diagnostics.statistics.trends import departure, trend
+
+Severity = Literal["warning", "severe"]
+
+SMALLEST_SHRINKAGE = 0.1
+"""Share of the reasoning's length whose loss is worth telling."""
+SMALLEST_OSCILLATION = 0.1
+"""Share of turns going back and forth, beyond the null, that is worth telling."""
+SMALLEST_STUCK_RISE = 0.05
+"""Rise in the share of repeated turns without effect that is worth telling."""
+LATEST = 5
+"""How many of the newest measurements speak for the present."""
+LOST = 0.05
+"""A link that once was significant counts as lost when its newest p-values are above this."""
+BLIND = 0.5
+"""How often the own image beats another one where reasoning does not look at it."""
+_REGIME_NEEDS = {
+    "retrieval_p_value",
+    "retrieval_above_chance",
+    "mi_p_value",
+    "conditional_entropy_seq",
+    "num_traces",
+    "num_prompts",
+}
+_REGIME_WORDS = {
+    Regime.LOW_ENTROPY_COLLAPSE: "Reasoning is the same whatever the prompt",
+    Regime.TEMPLATE_COLLAPSE: "Reasoning varies, but no longer depends on its prompt",
+}
+
+
+class Measured(Protocol):
+    """A step and its numbers: a ``StepRecord``, or anything like it."""
+
+    @property
+    def step(self) -> int:
+        """Position in the run."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers by their full names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One failure, as far as the records show it."""
+
+    name: str
+    since_step: int
+    severity: Severity
+    text: str
+    evidence: Mapping[str, float]
+    """The numbers the finding rests on."""
+
+
+def find_failures(records: Sequence[Measured]) -> list[Finding]:
+    """All failures that the records show, the severe ones first.
+
+    A detector whose metrics were not recorded, or not often enough to tell, finds nothing.
+    """
+    found = [finding for detect in DETECTORS if (finding := detect(records)) is not None]
+    return sorted(found, key=lambda finding: finding.severity != "severe")
+
+
+def reasoning_shrinkage(records: Sequence[Measured]) -> Finding | None:
+    """Reasoning gets shorter step by step: the outward sign of collapse in the paper's runs."""
+    steps, values = series(records, "rollout/reasoning_tokens")
+    found = trend(values)
+    if found is None or found.p_falling > SIGNIFICANT or found.start <= 0.0:
+        return None
+    drop = -found.change / found.start
+    if drop < SMALLEST_SHRINKAGE:
+        return None
+    return Finding(
+        "reasoning_shrinkage",
+        departure(steps, values, found),
+        "severe" if drop >= 0.5 else "warning",
+        f"Reasoning shrinks: {found.start:.1f} tokens a reply in the first third of the run, "
+        f"{found.end:.1f} in the last (p = {found.p_falling:.2g})",
+        {"start": found.start, "end": found.end, "drop": drop, "p_value": found.p_falling},
+    )
+
+
+def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
+    """Entropy rises while information about the prompt falls: variety that serves nothing."""
+    prefix = "collapse/first_turn/"
+    steps, information = series(records, f"{prefix}mi_estimate")
+    entropy_name = f"{prefix}conditional_entropy"
+    if not series(records, entropy_name)[1]:
+        entropy_name = "update/entropy"
+    entropy = series(records, entropy_name)[1]
+    up, down = trend(entropy), trend(information)
+    if up is None or down is None or max(up.p_rising, down.p_falling) > SIGNIFICANT:
+        return None
+    if abs(down.change) <= noise_of_change(records, f"{prefix}mi_estimate"):
+        return None
+    if up.change <= noise_of_change(records, entropy_name):
+        return None
+    return Finding(
+        "entropy_gaming",
+        departure(steps, information, down),
+        "severe" if down.end <= down.start / 2.0 else "warning",
+        f"Entropy rises ({up.start:.3f} to {up.end:.3f} nats a token) while information about the "
+        f"prompt falls ({down.start:.3f} to {down.end:.3f}): the variety is not about the task",
+        {
+            "entropy_start": up.start,
+            "entropy_end": up.end,
+            "entropy_p_value": up.p_rising,
+            "information_start": down.start,
+            "information_end": down.end,
+            "information_p_value": down.p_falling,
+        },
+    )
+
+
+def reasoning_collapse(records: Sequence[Measured]) -> Finding | None:
+    """The newest two cross-scorings both show a collapsed regime, low-entropy or template."""
+    prefix = "collapse/first_turn/"
+    named: list[tuple[int, Regime]] = []
+    for record in records:
+        plain = {
+            n.removeprefix(prefix): v for n, v in record.metrics.items() if n.startswith(prefix)
+        }
+        if plain.keys() >= _REGIME_NEEDS:
+            named.append((record.step, regime(plain)))
+    if len(named) < 2 or named[-1][1] is not named[-2][1] or named[-1][1] not in _REGIME_WORDS:
+        return None
+    last = named[-1][1]
+    others = [index for index, (_, name) in enumerate(named) if name is not last]
+    since = named[others[-1] + 1 if others else 0][0]
+    newest = {
+        name: values[-1]
+        for name in ("retrieval_accuracy", "retrieval_p_value", "conditional_entropy_seq")
+        if (values := series(records, f"{prefix}{name}")[1])
+    }
+    return Finding(last.value, since, "severe", _REGIME_WORDS[last], newest)
+
+
+def action_oscillation(records: Sequence[Measured]) -> Finding | None:
+    """Turns go back and forth, more often than the same turns in random order would."""
+    steps, share = series(records, "rollout/oscillation")
+    null = series(records, "rollout/oscillation_null")[1]
+    p_values = series(records, "rollout/oscillation_p_value")[1]
+    if len(share) < LATEST or not len(share) == len(null) == len(p_values):
+        return None
+    excess = np.array(share) - np.array(null)
+    now = float(excess[-LATEST:].mean())
+    p_now = float(np.median(p_values[-LATEST:]))
+    if p_now > SIGNIFICANT or now < SMALLEST_OSCILLATION:
+        return None
+    is_small = np.flatnonzero(
+        np.convolve(excess, np.ones(LATEST) / LATEST, "valid") < SMALLEST_OSCILLATION
+    )
+    since = steps[int(is_small[-1]) + 1 if len(is_small) else 0]
+    level = float(np.mean(share[-LATEST:]))
+    return Finding(
+        "action_oscillation",
+        since,
+        "severe" if level >= 0.5 else "warning",
+        f"Actions go back and forth: {level:.0%} of turns repeat the last but one, "
+        f"{level - now:.0%} would in random order",
+        {"oscillation": level, "excess": now, "p_value": p_now},
+    )
+
+
+def stuck_actions(records: Sequence[Measured]) -> Finding | None:
+    """More and more turns repeat an action that changed nothing."""
+    steps, values = series(records, "rollout/stuck")
+    found = trend(values)
+    if found is None or found.p_rising > SIGNIFICANT or found.change < SMALLEST_STUCK_RISE:
+        return None
+    return Finding(
+        "stuck_actions",
+        departure(steps, values, found),
+        "severe" if found.end >= 0.5 else "warning",
+        f"Actions without effect are repeated: in {found.start:.0%} of turns in the first third of the "
+        f"run, {found.end:.0%} in the last (p = {found.p_rising:.2g})",
+        {"start": found.start, "end": found.end, "p_value": found.p_rising},
+    )
+
+
+def unused_reasoning(records: Sequence[Measured]) -> Finding | None:
+    """Actions followed the reasoning once; they no longer do."""
+    return _lost_link(
+        records,
+        "unused_reasoning",
+        "reasoning_action_swap",
+        "Actions no longer follow the reasoning: another prompt's reasoning makes them no less likely",
+    )
+
+
+def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
+    """Actions depended on the prompt once; they no longer do."""
+    return _lost_link(
+        records,
+        "input_blind_actions",
+        "input_action",
+        "Actions no longer depend on the prompt",
+    )
+
+
+def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
+    """The image made its reasoning likelier than another would once; it no longer does."""
+    steps, low = series(records, "vision/first_turn/grounding_low")
+    share = series(records, "vision/first_turn/grounding")[1]
+    if len(low) < 4 or min(low[:2]) <= BLIND or max(low[-2:]) > BLIND:
+        return None
+    looked = [index for index, value in enumerate(low) if value > BLIND]
+    return Finding(
+        "image_blind_reasoning",
+        steps[looked[-1] + 1],
+        "severe",
+        "Reasoning no longer depends on the image: it is as likely after another one",
+        {"first_grounding": share[0], "last_grounding": share[-1]},
+    )
+
+
+DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
+    reasoning_collapse,
+    entropy_gaming,
+    reasoning_shrinkage,
+    action_oscillation,
+    stuck_actions,
+    unused_reasoning,
+    input_blind_actions,
+    image_blind_reasoning,
+)
+
+
+def series(records: Sequence[Measured], name: str) -> tuple[list[int], list[float]]:
+    """Steps at which a metric was recorded, and its values there."""
+    there = [record for record in records if name in record.metrics]
+    return [record.step for record in there], [record.metrics[name] for record in there]
+
+
+def noise_of_change(records: Sequence[Measured], name: str) -> float:
+    """How far the first and the last third of a metric may differ by what its intervals allow (95%).
+
+    0 for a metric without intervals.
+    """
+    low, high = (series(records, f"{name}_{end}")[1] for end in ("low", "high"))
+    if not low or len(low) != len(high):
+        return 0.0
+    variance = ((np.array(high) - np.array(low)) / 3.92) ** 2
+    third = max(len(variance) // 3, 1)
+    ends = variance[:third].mean() / third + variance[-third:].mean() / third
+    return float(1.96 * np.sqrt(ends))
+
+
+def _lost_link(records: Sequence[Measured], name: str, metric: str, words: str) -> Finding | None:
+    """A link whose first two measurements were significant and whose last two are not nearly so."""
+    full = f"flow/first_turn/{metric}_p_value"
+    steps, p_values = series(records, full)
+    if len(p_values) < 4 or max(p_values[:2]) > SIGNIFICANT or min(p_values[-2:]) <= LOST:
+        return None
+    held = [index for index, p_value in enumerate(p_values) if p_value <= SIGNIFICANT]
+    since = steps[held[-1] + 1]
+    evidence = {"first_p_value": p_values[0], "last_p_value": p_values[-1]}
+    return Finding(name, since, "severe", words, evidence)

@@ -1,0 +1,175 @@
+"""Information flow beyond the reasoning: input -> reasoning -> action, link by link.
+
+With A an action, Z its reasoning, X its prompt, and a prime for another prompt's:
+
+    reasoning_action_swap   = mean of log p(A|X,Z) - log p(A|X,Z')    does the action follow this reasoning?
+    reasoning_action_blank  = mean of log p(A|X,Z) - log p(A|X)       does it need reasoning at all?
+    input_action_direct     = mean of log p(A|X,Z) - log p(A|X',Z)    does it follow the input beside it?
+    input_action            = I(X;A)                                  does it depend on the input at all?
+
+Since A is drawn from p(.|X,Z), each of the first three is a mean of Kullback-Leibler divergences: 0 exactly
+where the exchange does not change what the policy does, above 0 where it does.
+
+Shape letters: N traces, S exchanges a trace, B draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.metrics.actions import action_information, actions_by_prompt, is_comparable
+from ragen2.diagnostics.statistics.resampling import permutation_p_value, stratified_spread
+from ragen2.scoring.flow import ActionTrace, FlowScores, action_traces, owners, score_flow
+from ragen2.seeding import stream
+from ragen2.types import FloatArray, IntArray
+
+FEWEST_TRACES = 8
+"""Replies a turn position needs to be measured; with fewer no sign test could reach 0.01."""
+EXCHANGES = ("reasoning_action_swap", "reasoning_action_blank", "input_action_direct")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scope:
+    """The replies of one turn position, or in ``problem`` why they cannot be compared."""
+
+    name: str
+    turn: int
+    traces: list[ActionTrace]
+    problem: str
+
+
+class Flow(Diagnostic):
+    """Do actions follow the reasoning, and do they depend on the prompt?"""
+
+    kind: Literal["flow"] = "flow"
+    needs_scorer: ClassVar[bool] = True
+
+    every: int = Field(10, ge=1, description="measured at steps that are multiples of this")
+    scopes: tuple[Literal["first_turn", "turns"], ...] = Field(
+        ("first_turn",),
+        min_length=1,
+        description="whose actions: `first_turn`, `turns` (each position from the second on)",
+    )
+    max_traces: int = Field(
+        32, ge=FEWEST_TRACES, description="replies scored at most, in each scope"
+    )
+    swaps: int = Field(2, ge=1, description="other prompts whose reasoning a reply is tried with")
+    resamples: int = Field(200, ge=100, description="bootstrap, sign-flip and permutation draws")
+
+    def measure(self, evidence: Evidence) -> Metrics:
+        """The links of each scope, under ``flow/<scope>/``."""
+        if evidence.scorer is None:
+            raise ValueError("the flow diagnostic was called without a scorer")
+        metrics: Metrics = {}
+        for scope in self._scopes(evidence):
+            found = self._input_action(scope, evidence)
+            if not scope.problem:
+                found |= self._exchanges(scope, evidence)
+            metrics |= {f"flow/{scope.name}/{name}": value for name, value in found.items()}
+        return metrics
+
+    def missing(self, evidence: Evidence) -> dict[str, str]:
+        """Turn positions that had too little to compare."""
+        reasons: dict[str, str] = {}
+        for scope in self._scopes(evidence):
+            if scope.problem:
+                reasons |= {f"flow/{scope.name}/{name}": scope.problem for name in EXCHANGES}
+            if not is_comparable(actions_by_prompt(evidence.groups, scope.turn)):
+                reasons[f"flow/{scope.name}/input_action"] = (
+                    "fewer than two prompts had two actions each"
+                )
+        return reasons
+
+    def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
+        """The replies of each scope; the same evidence always gives the same ones."""
+        trajectories = [one for group in evidence.groups for one in group.trajectories]
+        longest = max((len(one.turns) for one in trajectories), default=0)
+        if "turns" in self.scopes and longest < 2:
+            yield _Scope("turns", 2, [], "no trajectory has a second turn")
+        last = longest if "turns" in self.scopes else 1
+        for turn in range(1 if "first_turn" in self.scopes else 2, last + 1):
+            rng = stream(evidence.seed, "flow traces", evidence.step, turn)
+            traces = action_traces(evidence.groups, turn, self.max_traces, rng)
+            name = "first_turn" if turn == 1 else f"turn_{turn}"
+            yield _Scope(name, turn, traces, _problem(traces))
+
+    def _input_action(self, scope: _Scope, evidence: Evidence) -> Metrics:
+        actions = actions_by_prompt(evidence.groups, scope.turn)
+        found = action_information(actions, resamples=self.resamples, seed=evidence.step)
+        if found is None:
+            return {}
+        return {
+            "input_action": found.adjusted,
+            "input_action_raw": found.raw,
+            "input_action_bound": found.bound,
+            "input_action_p_value": found.p_value,
+            "action_entropy": found.entropy,
+        }
+
+    def _exchanges(self, scope: _Scope, evidence: Evidence) -> Metrics:
+        assert evidence.scorer is not None  # noqa: S101 - measure checked it
+        rng = stream(evidence.seed, "flow", evidence.step, scope.turn)
+        scores = score_flow(
+            scope.traces, evidence.scorer, evidence.temperature, swaps=self.swaps, rng=rng
+        )
+        return {} if scores is None else measure_flow(scores, self.resamples, rng)
+
+
+def measure_flow(scores: FlowScores, resamples: int, rng: np.random.Generator) -> Metrics:
+    """Each exchange's effect a token and (``_seq``) an action, with 95% interval and p-value.
+
+    The interval is for these prompts: replies are resampled within them. The p-value flips the signs
+    of the replies' effects: given prompts and exchanges, their actions are independent draws.
+    """
+    effects = {
+        "reasoning_action_swap": (scores.own_N[:, None] - scores.swapped_NS).mean(1),
+        "reasoning_action_blank": scores.own_N - scores.blank_N,
+        "input_action_direct": (scores.own_N[:, None] - scores.redirected_NS).mean(1),
+    }
+    metrics: Metrics = {}
+    for name, effect_N in effects.items():
+        for key, value_N in ((name, effect_N / scores.length_N), (f"{name}_seq", effect_N)):
+            low, high = mean_interval(value_N, scores.owner_N, resamples, rng)
+            metrics |= {key: float(value_N.mean()), f"{key}_low": low, f"{key}_high": high}
+        metrics[f"{name}_p_value"] = sign_flip_p_value(effect_N, resamples, rng)
+    metrics["swap_differs_ratio"] = float(scores.differs_NS.mean())
+    metrics["num_traces"] = float(len(scores.owner_N))
+    metrics["num_prompts"] = float(len(np.unique(scores.owner_N)))
+    return metrics
+
+
+def mean_interval(
+    value_N: FloatArray, owner_N: IntArray, draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """95% interval of the mean, values resampled within their owner.
+
+    Where every owner has one value only, as in later turns, all are taken as one sample.
+    """
+    spread = stratified_spread(value_N[:, None], owner_N, draws, rng)
+    if spread is None:
+        spread = stratified_spread(value_N[:, None], np.zeros_like(owner_N), draws, rng)
+    assert spread is not None  # noqa: S101 - a scope has several replies
+    mean, error = float(value_N.mean()), float(spread.error_M[0])
+    return mean - error * float(spread.low_M[0]), mean + error * float(spread.high_M[0])
+
+
+def sign_flip_p_value(value_N: FloatArray, draws: int, rng: np.random.Generator) -> float:
+    """Chance of a mean this large if each value were as likely to have the other sign."""
+    sign_BN = rng.choice([-1.0, 1.0], size=(draws, len(value_N)))
+    null_B = (sign_BN @ value_N) / len(value_N)
+    return permutation_p_value(float(value_N.mean()), null_B)
+
+
+def _problem(traces: list[ActionTrace]) -> str:
+    if len(traces) < FEWEST_TRACES:
+        return f"{len(traces)} replies with reasoning and action, {FEWEST_TRACES} are needed"
+    prompts = len(np.unique(owners(traces)))
+    if prompts < 2:
+        return f"{prompts} distinct prompt among {len(traces)} replies, 2 are needed"
+    return ""

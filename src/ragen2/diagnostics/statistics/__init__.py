@@ -1,0 +1,1 @@
+"""Statistics: resampling, the jackknife, trends and rank tests."""

@@ -1,0 +1,1 @@
+"""The environment contract as a suite that anyone can run."""

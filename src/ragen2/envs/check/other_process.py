@@ -1,0 +1,199 @@
+"""The parts of the environment check that need another process.
+
+A second interpreter with another hash seed builds the same environment, plays it, and is fed odd
+actions under a watchdog; what would hang or end a process does so there. It writes one JSON line
+for each thing it begins and each result, so the reader knows what it was doing when it died.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ragen2.component import load_plugin
+from ragen2.envs.base import Env
+from ragen2.envs.check.odd_actions import odd_actions
+from ragen2.envs.check.transcript import expert_play, random_play, take
+from ragen2.errors import EnvError
+from ragen2.seeding import stream
+
+START_SECONDS = 600.0
+"""An environment may build its data when it first starts."""
+PLAY_SECONDS = 120.0
+EXIT_SECONDS = 10.0
+
+Record = dict[str, object]
+
+
+def records_there(env: Env, seeds: Sequence[int]) -> tuple[dict[int, Record], str]:
+    """What ``record`` gives for each seed in another process, and why it ended early if it did."""
+    job = {"task": "record", "seeds": list(seeds), "step_seconds": PLAY_SECONDS}
+    results, problem = _run(env, job)
+    return {result["seed"]: result["record"] for result in results}, problem
+
+
+def odd_action_problem(env: Env, seeds: Sequence[int], step_seconds: float) -> str:
+    """The first odd action that raised, hung or ended the process; empty when there is none."""
+    job = {"task": "provoke", "seeds": list(seeds), "step_seconds": step_seconds}
+    results, problem = _run(env, job)
+    return problem or next((result["problem"] for result in results), "")
+
+
+def record(env: Env, seed: int) -> Record:
+    """All that must be the same in another process, as plain values."""
+    episode = env.start(seed, 0)
+    return {
+        "the instruction": env.instruction,
+        "the reasoning": episode.explain(episode.expert()[:2], stream("check", "explain", seed)),
+        "the random play": random_play(env, seed, 3).rows(),
+        "the expert's play": expert_play(env, seed, 0).rows(),
+    }
+
+
+def main() -> None:
+    """Run the job given as JSON on the command line; called in the other process."""
+    job = json.loads(sys.argv[1])
+    with _Watched("building the environment", START_SECONDS):
+        env = _load_class(job)(**job["settings"])
+    for seed in job["seeds"]:
+        with _Watched(f"start of seed {seed}", START_SECONDS):
+            env.start(seed, 0)
+        if job["task"] == "record":
+            with _Watched(f"play of seed {seed}", job["step_seconds"]):
+                _say(seed=seed, record=record(env, seed))
+        else:
+            _provoke(env, seed, job["step_seconds"])
+    _say(end=True)
+    # What an environment left running must not keep this process, and so the check, alive.
+    faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True)
+
+
+def _provoke(env: Env, seed: int, step_seconds: float) -> None:
+    """Give every odd action to a fresh episode."""
+    legal = env.start(seed, 0).random_action(stream("check", "legal", seed))
+    for action in odd_actions(legal):
+        episode = env.start(seed, 0)
+        with _Watched(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
+            try:
+                line = take(episode, action)
+            except Exception as error:  # noqa: BLE001  # any exception is the finding
+                _say(problem=f"{doing} raised {type(error).__name__}: {_short(str(error))}")
+                continue
+        if not isinstance(line.observation, str):
+            _say(problem=f"after {doing} the observation is {type(line.observation).__name__}")
+
+
+class _Watched:
+    """Say what begins, and end this process if it takes too long, even inside C code."""
+
+    def __init__(self, doing: str, seconds: float) -> None:
+        self._doing = doing
+        self._seconds = seconds
+
+    def __enter__(self) -> str:
+        _say(doing=self._doing, seconds=self._seconds)
+        faulthandler.dump_traceback_later(self._seconds, exit=True)
+        return self._doing
+
+    def __exit__(self, *_: object) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _say(**line: object) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _short(text: str) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= 40 else f"{shown[:30]}... ({len(text)} characters)"
+
+
+def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Results of a job, and what went wrong with the process that did it."""
+    where = _address(type(env))
+    job = {**job, **where, "settings": env.model_dump(mode="json", exclude={"kind"})}
+    call = "from ragen2.envs.check.other_process import main; main()"
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            code = subprocess.run(  # noqa: S603  # our own interpreter and our own call
+                [sys.executable, "-c", call, json.dumps(job)],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, **_other_environment()},
+                check=False,
+            ).returncode
+        lines = [_parsed(line) for line in out.read_text("utf-8", "replace").splitlines()]
+        errors = err.read_text("utf-8", "replace").strip().splitlines()
+    results = [line for line in lines if "record" in line or "problem" in line]
+    if lines and "end" in lines[-1]:
+        return results, ""
+    return results, _cause_of_death(lines, errors, code)
+
+
+def _cause_of_death(lines: list[dict[str, Any]], errors: list[str], code: int) -> str:
+    begun = [line for line in lines if "doing" in line]
+    doing = begun[-1]["doing"] if begun else "starting Python"
+    if any(line.startswith("Timeout (") for line in errors):
+        return f"{doing} took more than {begun[-1]['seconds']:g} seconds"
+    return f"{doing} ended the process with code {code}: {errors[-1] if errors else 'no message'}"
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """A line of ours, or nothing where an environment printed something."""
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _other_environment() -> dict[str, str]:
+    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    return {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _address(kind: type[Env]) -> dict[str, str]:
+    """Where another process finds a class."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None or "<locals>" in kind.__qualname__:
+        raise EnvError(
+            f"{kind.__qualname__} cannot be built in another process; define it at the top level "
+            "of a .py file"
+        )
+    return {
+        "module": kind.__module__,
+        "file": str(Path(file).resolve()),
+        "qualname": kind.__qualname__,
+    }
+
+
+def _load_class(job: dict[str, Any]) -> type[Env]:
+    """The class at an address: by module name where that leads to its file, else from the file."""
+    found: Any = _import(job["module"])
+    if found is None or Path(found.__file__ or "").resolve() != Path(job["file"]):
+        load_plugin(job["file"])
+        found = sys.modules[f"ragen2_plugin_{Path(job['file']).stem}"]
+    for name in job["qualname"].split("."):
+        found = getattr(found, name)
+    return found  # type: ignore[no-any-return]  # the address was taken from an Env
+
+
+def _import(module: str) -> ModuleType | None:
+    if module == "__main__":
+        return None
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        return None

@@ -1,0 +1,254 @@
+"""DeepCoder: write a program for a task; hidden tests say how much of it is right."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import ClassVar, Literal, Self, TypeVar
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from ragen2.envs.base import Env, Episode, Step, Waits
+from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.formats import problems_of
+from ragen2.envs.deepcoder.problems import own_problem, problem_names
+from ragen2.envs.toolkit.records import TaskSet, split_tasks
+from ragen2.envs.toolkit.wording import pick
+from ragen2.errors import EnvError
+from ragen2.sandbox import Demand, Limits, Sandbox, Status, best_isolation
+
+Task = TypeVar("Task")
+
+MAX_PROGRAM_CHARACTERS = 200_000
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
+_PHRASES = {
+    "ok": "a wrong answer",
+    "error": "an error",
+    "syntax": "no Python",
+    "time": "too slow",
+    "output": "too much output",
+    "disk": "too much written",
+    "crash": "a crash",
+    "forbidden": "a forbidden act",
+    "unrun": "no time left",
+    "lost": "no result",
+}
+_GUESSES: dict[str, tuple[str, ...]] = {
+    "stdin": ("print(0)", "print(input())", "print(len(input().split()))", "print(True)"),
+    "call": ("return 0", "return args[0]", "return len(args)", "return True"),
+}
+
+
+class DeepCoder(Env):
+    """Write a whole program, once; the reward is the share of hidden tests that it passes."""
+
+    kind: Literal["DeepCoder"] = "DeepCoder"
+    max_turns: int = Field(1, ge=1, description="replies the agent may write in one episode")
+    max_actions: int = Field(1, ge=1, description="actions the environment takes in one episode")
+    data: str = Field("", description="problems: file, folder or hub id; empty: generated ones")
+    held_out_data: str = Field("", description="problems for held-out seeds; empty: a part of data")
+    form: Literal["any", "stdin", "call"] = Field(
+        "any", description="only programs (stdin), only functions (call), or any problem"
+    )
+    min_level: int = Field(1, ge=1, le=5, description="easiest problems to give, 1 to 5")
+    max_level: int = Field(5, ge=1, le=5, description="hardest problems to give, 1 to 5")
+    max_tests: int = Field(20, ge=0, description="most tests a problem of a file; 0: all of them")
+    held_out_ratio: float = Field(
+        0.2, gt=0.0, lt=1.0, description="part of the problems held out where no split is named"
+    )
+    seconds_per_test: float = Field(1.0, gt=0.0, le=60.0, description="computing time of one test")
+    seconds_per_program: float = Field(
+        3.0, gt=0.0, le=600.0, description="computing time of all tests of a program together"
+    )
+    memory_mb: int = Field(512, ge=64, description="memory that a program may use")
+    isolation: Demand = Field(
+        "auto",
+        description="strong: bubblewrap or an error; weak: without it; auto: strong if it works",
+    )
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.held_out_data and not self.data:
+            raise ValueError("held_out_data needs data to train on; set data too")
+        if self.min_level > self.max_level:
+            raise ValueError(
+                f"min_level {self.min_level} is above max_level {self.max_level}; exchange them"
+            )
+        return self
+
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+
+    @property
+    def instruction(self) -> str:
+        """Rules and a worked reply."""
+        return (
+            "You solve programming tasks in Python 3 with its standard library. Write the whole "
+            "program: either it reads standard input and prints the answer, or it defines the "
+            "function asked for. Hidden tests run it; the reward is the share that passes. "
+            "Example: <think>read two numbers and print their sum</think>"
+            "<answer>a, b = map(int, input().split())\nprint(a + b)</answer>"
+        )
+
+    @property
+    def waits_for(self) -> Waits:
+        """Programs run in sandboxes of their own."""
+        return "cores"
+
+    @property
+    def limits(self) -> Limits:
+        """What a program may use."""
+        return Limits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
+
+    def start(self, seed: int, luck: int) -> CodeEpisode:
+        """The problem of ``seed``; nothing in it depends on luck."""
+        del luck
+        best_isolation(self.isolation)  # what cannot be had is reported before any play
+        return CodeEpisode(self, _problem(self, seed))
+
+
+def extract_program(reply: str) -> str:
+    """The program in a reply: the last fenced block that is not empty, else all of it.
+
+    Space around it does not count, nor does indenting the whole of it or its first line.
+    """
+    pieces = _FENCE.split(reply.replace("\r\n", "\n"))
+    fenced = [piece for piece in pieces[1::2] if piece.strip()]
+    return textwrap.dedent(fenced[-1] if fenced else "".join(pieces)).strip()
+
+
+class CodeEpisode(Episode):
+    """One task and one program for it."""
+
+    def __init__(self, env: DeepCoder, problem: Problem) -> None:
+        self.env = env
+        self.problem = problem
+        self._result = ""
+        self._solved = False
+
+    @property
+    def observation(self) -> str:
+        """The task; once a program has run, how many tests it passed."""
+        return self._result or self.problem.statement
+
+    def step(self, action: str) -> Step:
+        """Run the program on the hidden tests. Text that is not Python passes none of them."""
+        if self._result:
+            return Step(0.0, True, solved=self._solved, effective=False)
+        program = extract_program(action)
+        if not program.strip() or len(program) > MAX_PROGRAM_CHARACTERS:
+            return Step(0.0, False, valid=False, effective=False)
+        passed, failure = _graded(self.problem, program, self.env.limits, self.env.isolation)
+        self._solved = all(passed)
+        self._result = f"Tests passed: {sum(passed)} of {len(passed)}."
+        if not self._solved:
+            self._result += f" First failure: {_PHRASES[failure]}."
+        return Step(sum(passed) / len(passed), True, self._solved)
+
+    def expert(self) -> tuple[str, ...]:
+        """The reference solution; nothing where the data have none."""
+        return () if self._result or not self.problem.solution else (self.problem.solution,)
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A short program of the right form that guesses."""
+        guess = pick(rng, *_GUESSES[self.problem.form])
+        if self.problem.form == "stdin":
+            return guess
+        return f"def {self.problem.entry}(*args):\n    {guess}"
+
+    def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+        """What is asked for, how to get it, and in which form."""
+        del actions
+        summary = self.problem.summary.strip().rstrip(".")
+        if not self.problem.idea:
+            parts = [f"{pick(rng, 'The task:', 'I am asked this:', 'To do:')} {summary}."]
+        else:
+            parts = [f"{pick(rng, 'The task asks for', 'Wanted:', 'I need')} {summary}."]
+            parts.append(f"{pick(rng, 'Idea:', 'Plan:', 'I can do this:')} {self.problem.idea}.")
+        if self.problem.form == "stdin":
+            parts.append(pick(rng, "I read the input and print it.", "Read, compute, print."))
+        else:
+            parts.append(f"{pick(rng, 'I write', 'I define')} {self.problem.entry}.")
+        return " ".join(parts)
+
+
+@dataclass(slots=True, eq=False)
+class _Verdict:
+    """What is known about one program; whoever asks first finds out, the others wait for that."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    found: tuple[tuple[bool, ...], Status] | None = None
+
+
+_verdicts_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1024)
+def _verdict(problem: Problem, program: str, limits: Limits, demand: Demand) -> _Verdict:
+    return _Verdict()
+
+
+def _graded(
+    problem: Problem, program: str, limits: Limits, demand: Demand
+) -> tuple[tuple[bool, ...], Status]:
+    """Which tests ``program`` passes and how it first fails: the same text always gets the same."""
+    with _verdicts_lock:  # two threads that both miss would otherwise get two verdicts
+        verdict = _verdict(problem, program, limits, demand)
+    with verdict.lock:
+        if verdict.found is None:
+            sandbox = Sandbox(limits, best_isolation(demand))
+            result = grade(program, problem.cases, sandbox, problem.prelude)
+            verdict.found = result.passed, result.first_failure
+        return verdict.found
+
+
+def _problem(env: DeepCoder, seed: int) -> Problem:
+    wanted = (env.form, env.min_level, env.max_level)
+    if env.data:
+        files = (env.data, env.held_out_data)
+        return _file_problems(files, env.max_tests, env.held_out_ratio, wanted).pick(seed)
+    return own_problem(_own_problems(env.held_out_ratio, wanted).pick(seed))
+
+
+@lru_cache(maxsize=16)
+def _own_problems(held_out_ratio: float, wanted: tuple[str, int, int]) -> TaskSet[str]:
+    """Names of our own problems. The split comes first, so that all settings agree on it."""
+    names = split_tasks(problem_names(), lambda name: (name,), held_out_ratio)
+    return TaskSet(
+        *(_chosen(part, wanted, own_problem) for part in (names.training, names.held_out))
+    )
+
+
+@lru_cache(maxsize=8)
+def _file_problems(
+    files: tuple[str, str], max_tests: int, held_out_ratio: float, wanted: tuple[str, int, int]
+) -> TaskSet[Problem]:
+    problems = problems_of(*files, max_tests=max_tests, held_out_ratio=held_out_ratio)
+    parts = (problems.training, problems.held_out)
+    return TaskSet(*(_chosen(part, wanted, lambda problem: problem) for part in parts))
+
+
+def _chosen(
+    tasks: tuple[Task, ...], wanted: tuple[str, int, int], problem_of: Callable[[Task], Problem]
+) -> tuple[Task, ...]:
+    """Tasks of the wanted form and levels; a problem of unknown level counts as any."""
+    form, low, high = wanted
+    if wanted == ("any", 1, 5):
+        return tasks
+    found = []
+    for task in tasks:
+        problem = problem_of(task)
+        right_level = problem.level == 0 or low <= problem.level <= high
+        if right_level and form in ("any", problem.form):
+            found.append(task)
+    if not found:
+        raise EnvError(
+            f"no problem has form {form!r} and a level from {low} to {high}; widen "
+            "form, min_level or max_level"
+        )
+    return tuple(found)

@@ -1,0 +1,197 @@
+"""2048: slide equal tiles together until one reaches the target; each move adds a new tile.
+
+The seed fixes the board at the start, the luck fixes where new tiles appear and which are a 4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from ragen2.envs.base import Env, Episode, Step, normalise
+from ragen2.envs.game_2048.board import MOVES, Board, best_move, legal_moves, slide, spawn
+from ragen2.envs.held_out import belongs
+from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
+from ragen2.envs.toolkit.wording import pick
+from ragen2.seeding import stream
+
+NO_CHANGE_REWARD = -0.1
+MOST_ACTIONS = 2000
+START_TILES = 2
+MAX_DRAWS = 10_000
+_EMPTY_COLOUR: Colour = (205, 193, 180)
+
+
+def _most_reward() -> float:
+    """No play of ``MOST_ACTIONS`` moves pays more than this.
+
+    A move adds at most 4 to the board, and making a tile of 2**k out of 2s merges k - 1 times its
+    value. So all merges together make at most 10 times the sum of the board, and the reward,
+    concave in what one move merges, is greatest when that is spread evenly.
+    """
+    merged = 10 * 4 * (MOST_ACTIONS + START_TILES)
+    return MOST_ACTIONS * move_reward(merged / MOST_ACTIONS)
+
+
+def move_reward(merged: float) -> float:
+    """A tenth of the binary logarithm of one more than the sum of the tiles a move made."""
+    return 0.1 * math.log2(merged + 1)
+
+
+class Game2048(Env):
+    """Join tiles until one shows the target."""
+
+    kind: Literal["Game2048"] = "Game2048"
+    size: int = Field(4, ge=3, le=6, description="rows and columns of the board")
+    target_tile: int = Field(64, ge=8, le=2048, description="tile that solves the game, power of 2")
+    four_chance: float = Field(0.1, ge=0.0, le=1.0, description="chance that a new tile is a 4")
+    max_turns: int = Field(40, ge=1, description="replies the agent may write in one episode")
+    max_actions: int = Field(
+        80, ge=1, le=MOST_ACTIONS, description="actions the environment takes in one episode"
+    )
+
+    reward_range: ClassVar[tuple[float, float]] = (NO_CHANGE_REWARD * MOST_ACTIONS, _most_reward())
+    """For any settings; the upper end is a bound, not a score that can be had."""
+    stochastic: ClassVar[bool] = True
+    state_kind: ClassVar[Literal["grid", "text"]] = "grid"
+    reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.target_tile & (self.target_tile - 1):
+            raise ValueError(f"target_tile must be a power of 2, got {self.target_tile}")
+        if self.target_tile > 2 ** (self.size**2 + 1):
+            raise ValueError(
+                f"target_tile {self.target_tile} does not fit a {self.size}x{self.size} board; "
+                f"lower it to at most {2 ** (self.size**2 + 1)} or raise size"
+            )
+        # A move adds at least 2 to the sum of the board, which must hold the target.
+        needed = self.target_tile // 2 - START_TILES
+        if self.max_actions < needed:
+            raise ValueError(
+                f"max_actions must be at least {needed} for target_tile {self.target_tile}, got "
+                f"{self.max_actions}; raise it or lower target_tile"
+            )
+        return self
+
+    @property
+    def instruction(self) -> str:
+        """Rules and a worked reply."""
+        return (
+            f"This is 2048 on a {self.size}x{self.size} board; a dot is an empty cell. A move "
+            "slides all tiles; two equal tiles that meet become one of twice the value, then a new "
+            f"2 or 4 appears. Make a tile of {self.target_tile}. A move that changes nothing costs "
+            f"{-NO_CHANGE_REWARD}. Actions: Up, Right, Down, Left. "
+            "Example: <think>two 4s touch in row 1</think><answer>Left</answer>"
+        )
+
+    def start(self, seed: int, luck: int) -> BoardEpisode:
+        """Board from ``seed`` alone; new tiles from ``seed`` and ``luck``."""
+        board = self._first_board(seed)
+        return BoardEpisode(self, board, stream("Game2048", "spawn", seed, luck))
+
+    def _first_board(self, seed: int) -> Board:
+        """Two tiles; training seeds never give a board that a held-out seed gives."""
+        rng = stream("Game2048", "board", seed)
+        for _ in range(MAX_DRAWS):
+            board: Board = ((0,) * self.size,) * self.size
+            for _ in range(START_TILES):
+                board = spawn(board, self.four_chance, rng)
+            if belongs(seed, "Game2048", *(tile for row in board for tile in row)):
+                return board
+        raise AssertionError("one board in five is held out, so a draw cannot fail this often")
+
+
+class BoardEpisode(Episode):
+    """One game."""
+
+    def __init__(self, env: Game2048, board: Board, spawns: np.random.Generator) -> None:
+        self.env = env
+        self.board = board
+        self._spawns = spawns
+
+    @property
+    def highest(self) -> int:
+        """The greatest tile."""
+        return max(tile for row in self.board for tile in row)
+
+    @property
+    def solved(self) -> bool:
+        """The target is on the board."""
+        return self.highest >= self.env.target_tile
+
+    @property
+    def done(self) -> bool:
+        """Solved, or no move changes the board."""
+        return self.solved or not legal_moves(self.board)
+
+    @property
+    def observation(self) -> str:
+        """The board row by row, columns aligned."""
+        width = len(str(self.highest))
+        return "\n".join(
+            " ".join(str(tile or ".").rjust(width) for tile in row) for row in self.board
+        )
+
+    def step(self, action: str) -> Step:
+        """Slide all tiles; what they merge into is the reward."""
+        move = normalise(action)
+        if self.done:
+            return Step(0.0, True, self.solved, valid=move in MOVES, effective=False)
+        if move not in MOVES:
+            return Step(NO_CHANGE_REWARD, False, valid=False, effective=False)
+        board, merged = slide(self.board, move)
+        if board == self.board:
+            return Step(NO_CHANGE_REWARD, False, effective=False)
+        self.board = spawn(board, self.env.four_chance, self._spawns)
+        return Step(move_reward(sum(merged)), self.done, self.solved)
+
+    def expert(self) -> tuple[str, ...]:
+        """The move that looks best two moves ahead; one only, as the next tile is unknown."""
+        return () if self.done else (best_move(self.board).capitalize(),)
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A move that changes the board; any move when there is none."""
+        moves = legal_moves(self.board) or MOVES
+        return moves[int(rng.integers(len(moves)))].capitalize()
+
+    def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+        """Where the greatest tile is, what the move joins, and the move."""
+        row = next(number for number, line in enumerate(self.board) if self.highest in line)
+        column = self.board[row].index(self.highest)
+        where = f"row {row + 1} column {column + 1}"
+        free = sum(tile == 0 for line in self.board for tile in line)
+        here = pick(
+            rng,
+            f"the largest tile is {self.highest} at {where}, {free} cells are free.",
+            f"{self.highest} leads at {where} with {free} empty cells.",
+            f"best tile {self.highest} in {where}; {free} cells empty.",
+        )
+        if not actions or normalise(actions[0]) not in MOVES:
+            return f"{here} {pick(rng, 'the game is over', 'nothing is left to do')}"
+        move = normalise(actions[0])
+        _, merged = slide(self.board, move)
+        joined = " and ".join(f"{tile // 2}+{tile // 2}" for tile in merged)
+        effect = (
+            pick(rng, f"{move} joins {joined},", f"{joined} meet going {move},")
+            if merged
+            else pick(rng, f"{move} keeps the order,", f"{move} brings tiles together,")
+        )
+        return f"{here} {effect} {pick(rng, 'so', 'I go', 'move')} {' '.join(actions).lower()}"
+
+    def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8]:
+        """The board; warmer colours are greater tiles."""
+        return paint(
+            [[number_tile(tile, _colour(tile)) for tile in row] for row in self.board], cell_pixels
+        )
+
+
+def _colour(tile: int) -> Colour:
+    if not tile:
+        return _EMPTY_COLOUR
+    warmth = min(tile.bit_length() - 1, 11)
+    return 240, 235 - 12 * warmth, 220 - 18 * warmth

@@ -1,0 +1,1 @@
+"""Math environments: MetaMathQA and Countdown."""

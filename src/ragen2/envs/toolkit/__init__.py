@@ -1,0 +1,1 @@
+"""Parts that several environments share: records, text indexes, pixels, wording."""

@@ -1,0 +1,20 @@
+"""Run Python that nobody trusts: limits, isolation, and answers that a program cannot forge."""
+
+from ragen2.sandbox.isolation import Demand, Isolation, best_isolation
+from ragen2.sandbox.read_values import Members, Opaque, Pairs
+from ragen2.sandbox.run import Given, Limits, Outcome, Probe, Sandbox, Status
+
+__all__ = [
+    "Demand",
+    "Given",
+    "Isolation",
+    "Limits",
+    "Members",
+    "Opaque",
+    "Outcome",
+    "Pairs",
+    "Probe",
+    "Sandbox",
+    "Status",
+    "best_isolation",
+]

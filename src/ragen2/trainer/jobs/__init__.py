@@ -1,0 +1,1 @@
+"""Several runs side by side, one process per run."""
