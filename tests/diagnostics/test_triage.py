@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.diagnostics import Attempts, Contrasts, Evidence, Label, Played, Triage
-from ragen2.diagnostics import triage
+from ragen2.diagnostics import Attempts, Contrasts, Evidence, Label, Played, Triage, triage
 from ragen2.diagnostics.metrics.attempts import attempts_of
 from ragen2.types import Group, Prompt, StopReason, Trajectory
 

@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ragen2.envs import make, retrieval_client
+from ragen2.envs import make
 from ragen2.envs.check.conformance import expert_steps
+from ragen2.envs.search_qa import client as retrieval_client
 from ragen2.envs.search_qa.client import RetrievalClient
 from ragen2.envs.search_qa.env import SearchQA
 from ragen2.envs.search_qa.records import Passage

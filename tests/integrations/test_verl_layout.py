@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ragen2.backends.learner.batches import random_parts
-from ragen2.integrations.verl.rows import laid_out
+from ragen2.integrations.verl.layout import laid_out
 
 
 def cut_as_verl_does(order: list[int], ranks: int, count: int) -> list[set[int]]:

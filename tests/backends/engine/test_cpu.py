@@ -15,9 +15,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 
 from ragen2.backends.decoder import Family, read_family
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.sampling.cpu import batch as cpu_batch
+from ragen2.backends.sampling.cpu import engine as cpu
+from ragen2.backends.sampling.cpu import prefill as cpu_read
 from ragen2.backends.sampling.cpu.engine import CPUEngine
 from ragen2.backends.sampling.cpu.forward import Forward
-from ragen2.backends.sampling.engine import cpu, cpu_batch, cpu_read
 from ragen2.backends.sampling.hf import HFPolicy, _Decoder
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer

@@ -21,11 +21,11 @@ from verl.utils.py_functional import rename_dict
 from ragen2.backends.learner.batches import even_parts, random_parts
 from ragen2.errors import ConfigError, RunError
 from ragen2.integrations.verl.credit import credit
+from ragen2.integrations.verl.layout import laid_out
 from ragen2.integrations.verl.publish import publish
 from ragen2.integrations.verl.records import RunLog
 from ragen2.integrations.verl.rows import (
     Chosen,
-    laid_out,
     only,
     prompt_of,
     read_groups,
