@@ -20,7 +20,7 @@ from ragen2.types import (
     Selection,
     StopReason,
     Trajectory,
-    reading_key,
+    context_key,
 )
 
 PROMPT = Prompt("FrozenLake", 3, (Message("system", "rules"), Message("user", "go")))
@@ -182,7 +182,7 @@ def test_prompts_with_other_images_are_others():
 def test_what_is_read_differs_by_ids_and_by_images():
     black, white = (Image(np.full((2, 2, 3), shade, np.uint8)) for shade in (0, 255))
     ids = np.array([1, 2], dtype=np.int64)
-    assert reading_key(ids) == ids.tobytes()
-    assert reading_key(ids, [black]) == reading_key(ids, [black])
-    keys = [reading_key(ids), reading_key(ids, [black]), reading_key(ids, [white])]
-    assert len({*keys, reading_key(ids, [black, white]), reading_key(ids, [white, black])}) == 5
+    assert context_key(ids) == ids.tobytes()
+    assert context_key(ids, [black]) == context_key(ids, [black])
+    keys = [context_key(ids), context_key(ids, [black]), context_key(ids, [white])]
+    assert len({*keys, context_key(ids, [black, white]), context_key(ids, [white, black])}) == 5

@@ -351,6 +351,6 @@ class Update:
     """Optimiser steps taken."""
 
 
-def reading_key(ids_T: IntArray, images: Sequence[Image] = ()) -> bytes:
+def context_key(ids_T: IntArray, images: Sequence[Image] = ()) -> bytes:
     """What a model reads, as a value to compare: equal ids with other images are something else."""
     return ids_T.tobytes() + "".join(image.digest for image in images).encode()

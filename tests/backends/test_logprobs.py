@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ragen2.backends.learner import logprobs
-from ragen2.backends.learner.logprobs import Trunk, chosen_logprobs, rows_per_chunk
+from ragen2.backends.learner.logprobs import SplitModel, chosen_logprobs, rows_per_chunk
 
 ROWS, WIDTH, VOCABULARY = 37, 16, 50
 
@@ -149,12 +149,12 @@ def test_a_vocabulary_larger_than_a_chunk_still_goes_row_by_row() -> None:
 
 def test_a_head_and_its_trunk_give_the_models_logits(embedded: Any) -> None:
     network = embedded[0]
-    trunk = Trunk(network)
+    split_model = SplitModel(network)
     ids = torch.arange(5, 25)[None]
     with torch.no_grad():
-        rows, head, _ = trunk(ids, torch.ones_like(ids), use_cache=False)
+        rows, head, _ = split_model(ids, torch.ones_like(ids), use_cache=False)
         torch.testing.assert_close(head(rows), network(ids).logits)
-    assert trunk.splits
+    assert split_model.splits
 
 
 def test_a_model_that_scales_logits_after_its_head_is_not_split(small: Any) -> None:
@@ -167,9 +167,9 @@ def test_a_model_that_scales_logits_after_its_head_is_not_split(small: Any) -> N
         return out
 
     network.forward = scaled
-    trunk = Trunk(network)
+    split_model = SplitModel(network)
     ids = torch.arange(5, 25)[None]
     with torch.no_grad():
-        rows, head, _ = trunk(ids, torch.ones_like(ids), use_cache=False)
+        rows, head, _ = split_model(ids, torch.ones_like(ids), use_cache=False)
         torch.testing.assert_close(head(rows), network(ids).logits)
-    assert not trunk.splits
+    assert not split_model.splits

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 
 from ragen2.backends.learner import logprobs
-from ragen2.backends.learner.logprobs import Trunk, target_logprobs
+from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.open import open_agent, open_policy
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scoring.copy import score_by_copies
@@ -45,21 +45,21 @@ def random_pairs(seed: int) -> list[Pair]:
 
 
 @pytest.fixture(scope="module")
-def trunk() -> Trunk:
+def split_model() -> SplitModel:
     network = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE)).float().eval()
     numbers = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.ndim > 1:
                 parameter.copy_(torch.randn(parameter.shape, generator=numbers) * 0.2)
-    return Trunk(network)
+    return SplitModel(network)
 
 
 @contextmanager
-def noted_passes(trunk: Trunk) -> Iterator[list[tuple[int, ...]]]:
+def noted_passes(split_model: SplitModel) -> Iterator[list[tuple[int, ...]]]:
     """Shapes of the ids of every forward pass."""
     shapes: list[tuple[int, ...]] = []
-    hook = trunk.decoder.register_forward_pre_hook(
+    hook = split_model.decoder.register_forward_pre_hook(
         lambda module, args, options: shapes.append(tuple(options["input_ids"].shape)),
         with_kwargs=True,
     )
@@ -76,61 +76,63 @@ def assert_close(found: list[Any], wanted: list[Any]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("max_tokens", [1, 40, 200, 16_384])
 @pytest.mark.parametrize("way", [score_by_trees, score_by_copies])
-def test_any_pairs_score_as_if_each_were_re_encoded(trunk, seed, max_tokens, way):
+def test_any_pairs_score_as_if_each_were_re_encoded(split_model, seed, max_tokens, way):
     pairs = random_pairs(seed)
-    scorer = PairScorer(trunk, max_tokens)
+    scorer = PairScorer(split_model, max_tokens)
     scorer._way = way
-    assert_close(scorer.score(pairs, 0.7), naive_score(trunk.network, pairs, 0.7, rows=7))
+    assert_close(scorer.score(pairs, 0.7), naive_score(split_model.network, pairs, 0.7, rows=7))
 
 
 @pytest.mark.parametrize("width", [1, 5, 12])
-def test_the_width_of_trees_changes_nothing(trunk, width):
+def test_the_width_of_trees_changes_nothing(split_model, width):
     rng = np.random.default_rng(1)
     words = tuple(rng.integers(5, 9, length) for length in (2, 7, 5, 3, 8, 1))
     jobs = [Job(rng.integers(5, 64, length), words) for length in (3, 12)]
     with torch.no_grad():
-        found = score_by_trees(trunk, jobs, 1.0, 1000, width=width)
+        found = score_by_trees(split_model, jobs, 1.0, 1000, width=width)
     pairs = [Pair(job.context_ids_T, ids) for job in jobs for ids in words]
     assert_close(
-        [ids for job in found for ids in job], naive_score(trunk.network, pairs, 1.0, rows=4)
+        [ids for job in found for ids in job], naive_score(split_model.network, pairs, 1.0, rows=4)
     )
 
 
-def test_a_context_is_read_once_and_a_shared_beginning_once(trunk):
+def test_a_context_is_read_once_and_a_shared_beginning_once(split_model):
     context = np.arange(5, 25)
     words = [np.array([7, 8, 9]), np.array([7, 8, 6]), np.array([7, 8, 9]), np.array([7])]
-    with noted_passes(trunk) as shapes:
-        PairScorer(trunk, 1000).score([Pair(context, ids) for ids in words * 3], 1.0)
+    with noted_passes(split_model) as shapes:
+        PairScorer(split_model, 1000).score([Pair(context, ids) for ids in words * 3], 1.0)
     assert shapes[-1:] == [(1, 20 + 4)]
     tried_out = shapes[:-1]
     assert all(width < 20 for _, width in tried_out)
 
 
-def test_contexts_are_not_read_again_when_trees_follow(trunk):
+def test_contexts_are_not_read_again_when_trees_follow(split_model):
     rng = np.random.default_rng(0)
     words = tuple(rng.integers(5, 64, 10) for _ in range(6))
     jobs = [Job(rng.integers(5, 64, 30), words) for _ in range(2)]
-    with torch.no_grad(), noted_passes(trunk) as shapes:
-        score_by_trees(trunk, jobs, 1.0, 1000, width=20)
+    with torch.no_grad(), noted_passes(split_model) as shapes:
+        score_by_trees(split_model, jobs, 1.0, 1000, width=20)
     assert shapes[0][1] - 30 <= 20
     assert len(shapes) > 2
     assert all(width <= 20 for _, width in shapes[1:])
 
 
 @pytest.mark.parametrize("max_tokens", [40, 90, 300])
-def test_no_pass_reads_more_than_the_setting_allows(trunk, max_tokens):
-    scorer = PairScorer(trunk, max_tokens)
+def test_no_pass_reads_more_than_the_setting_allows(split_model, max_tokens):
+    scorer = PairScorer(split_model, max_tokens)
     assert scorer.try_out() is score_by_trees
-    with noted_passes(trunk) as shapes:
+    with noted_passes(split_model) as shapes:
         scorer.score(random_pairs(0), 1.0)
     assert max(rows * width for rows, width in shapes) <= max_tokens
 
 
-def test_logits_exist_for_a_chunk_of_positions_only(trunk, monkeypatch):
+def test_logits_exist_for_a_chunk_of_positions_only(split_model, monkeypatch):
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 64 * 5)
     rows: list[int] = []
-    hook = trunk.head.register_forward_hook(lambda module, args, out: rows.append(len(args[0])))
-    PairScorer(trunk, 16_384).score(random_pairs(0), 1.0)
+    hook = split_model.head.register_forward_hook(
+        lambda module, args, out: rows.append(len(args[0]))
+    )
+    PairScorer(split_model, 16_384).score(random_pairs(0), 1.0)
     hook.remove()
     assert len(rows) > 10
     assert max(rows) <= 5
@@ -156,7 +158,7 @@ def test_target_logprobs_are_log_softmax_at_the_temperature():
 )
 def test_trees_are_used_where_every_layer_sees_everything(config, expected):
     network = AutoModelForCausalLM.from_config(config).float().eval()
-    assert honours_trees(Trunk(network)) is expected
+    assert honours_trees(SplitModel(network)) is expected
 
 
 def test_a_model_that_ignores_the_mask_falls_back_to_copies(small):
@@ -168,10 +170,10 @@ def test_a_model_that_ignores_the_mask_falls_back_to_copies(small):
         return plain(*args, attention_mask=mask, **options)
 
     network.model.forward = causal
-    trunk = Trunk(network)
-    assert not honours_trees(trunk)
+    split_model = SplitModel(network)
+    assert not honours_trees(split_model)
     pairs = random_pairs(2)
-    scores = PairScorer(trunk, 1000).score(pairs, 1.0)
+    scores = PairScorer(split_model, 1000).score(pairs, 1.0)
     assert_close(scores, naive_score(network, pairs, 1.0, rows=1))
 
 
@@ -186,8 +188,8 @@ def test_the_size_of_logits_does_not_decide_how_a_model_is_scored(scale):
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=0.3)
         network.lm_head.weight.mul_(scale)
-    trunk = Trunk(network)
-    assert honours_trees(trunk)
+    split_model = SplitModel(network)
+    assert honours_trees(split_model)
     plain = network.model.forward
 
     def blind(*args: Any, attention_mask: Any = None, **options: Any) -> Any:
@@ -197,7 +199,7 @@ def test_the_size_of_logits_does_not_decide_how_a_model_is_scored(scale):
         return plain(*args, attention_mask=mask, **options)
 
     network.model.forward = blind
-    assert not honours_trees(trunk)
+    assert not honours_trees(split_model)
 
 
 def test_the_embedded_model_is_scored_by_trees(policy: HFPolicy):

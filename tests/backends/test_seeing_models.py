@@ -24,8 +24,8 @@ from ragen2.backends.scoring.pairs import honours_trees
 from ragen2.backends.scoring.tree import Job, score_by_trees
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.vision import sight as sight_module
-from ragen2.backends.vision.sight import FIRST, Sight
+from ragen2.backends.vision import embedding as embedding_module
+from ragen2.backends.vision.embedding import FIRST, ImageEmbedder
 from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.policy import Pair, Request, SamplingParams
@@ -126,7 +126,7 @@ def test_images_of_other_sizes_have_their_own_number_of_tokens(
     network: Any, tokenizer: TemplateTokenizer
 ) -> None:
     wide = Image(np.zeros((56, 112, 3), np.uint8))
-    encodings = Sight(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encodings
     for image in (LAKES[0], wide):
         assert [len(rows) for rows in encodings([image])] == [tokenizer.images.num_tokens(image)]
     if network.config.model_type == "qwen2_5_vl":
@@ -152,24 +152,27 @@ def test_positions_are_those_of_the_model(network: Any, tokenizer: TemplateToken
     ids = torch.as_tensor(ids_T)[None]
     kinds = (ids == tokenizer.images.token_id).int()
     wanted, delta = network.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)
-    sight = Sight(network, tokenizer.images)
-    placed = sight.place(ids_T, images)
-    assert np.array_equal(sight.positions(placed), wanted[:, 0].numpy())
-    later = sight.places([placed], torch.device("cpu"))(torch.tensor([[len(ids_T) + 2]]))
+    embedder = ImageEmbedder(network, tokenizer.images)
+    placed = embedder.with_image_ids(ids_T, images)
+    assert np.array_equal(embedder.positions(placed), wanted[:, 0].numpy())
+    later = embedder.places([placed], torch.device("cpu"))(torch.tensor([[len(ids_T) + 2]]))
     assert later.tolist() == [[[len(ids_T) + 2 + int(delta[0, 0])]]] * 3
 
 
 def test_equal_rows_with_other_images_are_placed_apart(
     network: Any, tokenizer: TemplateTokenizer
 ) -> None:
-    sight = Sight(network, tokenizer.images)
+    embedder = ImageEmbedder(network, tokenizer.images)
     ids_T = ids_of(tokenizer, LAKES[0])
-    one, other = sight.place(ids_T, LAKES[:1]), sight.place(ids_T, LAKES[1:2])
+    one, other = (
+        embedder.with_image_ids(ids_T, LAKES[:1]),
+        embedder.with_image_ids(ids_T, LAKES[1:2]),
+    )
     assert np.array_equal(ids_T == tokenizer.images.token_id, one != other)
     assert ((one >= FIRST) == (ids_T == tokenizer.images.token_id)).all()
-    assert np.array_equal(one, sight.place(ids_T, (Image(LAKES[0].pixels.copy()),)))
+    assert np.array_equal(one, embedder.with_image_ids(ids_T, (Image(LAKES[0].pixels.copy()),)))
     with pytest.raises(ValueError, match="2 images have"):
-        sight.place(ids_T, LAKES[:2])
+        embedder.with_image_ids(ids_T, LAKES[:2])
 
 
 # --- sampling --------------------------------------------------------------------------------------
@@ -213,8 +216,8 @@ def test_a_next_turn_is_read_from_the_cache_as_from_the_start(
         for n, (one, done) in enumerate(zip(first, written, strict=True))
     ]
     sizes = []
-    original = kept.trunk.read
-    kept.trunk.read = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
+    original = kept.split_model.read
+    kept.split_model.read = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
     continued, again = kept.sample(second, params), fresh.sample(second, params)
     assert sizes[0] < len(second[0].prompt_ids_T) / 2  # only what is new was read
     for one, other in zip(continued, again, strict=True):
@@ -259,12 +262,12 @@ def test_members_of_a_group_share_the_reading_of_their_prompt(
 ) -> None:
     policy = HFPolicy(network, tokenizer)
     rows = []
-    original = policy.trunk.read
-    policy.trunk.read = lambda ids: (rows.append(len(ids)), original(ids))[1]
+    original = policy.split_model.read
+    policy.split_model.read = lambda ids: (rows.append(len(ids)), original(ids))[1]
     requests = [asked(tokenizer, LAKES[n // 4], key=(n,)) for n in range(8)]
     policy.sample(requests, SamplingParams(max_tokens=2, stop=()))
     assert rows[0] == 2
-    assert policy.trunk.sight.encodings.num_encoded == 2
+    assert policy.split_model.embedder.encodings.num_encoded == 2
 
 
 # --- scoring ---------------------------------------------------------------------------------------
@@ -292,14 +295,14 @@ def test_trees_and_copies_agree_about_images(network: Any, tokenizer: TemplateTo
     policy = HFPolicy(network, tokenizer)
     words = tuple(np.array(ids) for ids in ([41, 42, 43], [41, 50], [44], [41, 42, 60]))
     jobs = [
-        Job(policy.trunk.placed(ids_of(tokenizer, *images), images), words)
+        Job(policy.split_model.with_image_ids(ids_of(tokenizer, *images), images), words)
         for images in (LAKES[:1], LAKES[1:3])
     ]
-    assert honours_trees(policy.trunk)
+    assert honours_trees(policy.split_model)
     with torch.no_grad():
-        copies = score_by_copies(policy.trunk, jobs, 1.0, 4096)
+        copies = score_by_copies(policy.split_model, jobs, 1.0, 4096)
         for width in (None, 4):
-            trees = score_by_trees(policy.trunk, jobs, 1.0, 4096, width=width)
+            trees = score_by_trees(policy.split_model, jobs, 1.0, 4096, width=width)
             for one, other in zip(copies, trees, strict=True):
                 for mine, theirs in zip(one, other, strict=True):
                     assert mine == pytest.approx(theirs, abs=1e-3)
@@ -314,11 +317,11 @@ def test_each_image_is_encoded_once(network: Any, tokenizer: TemplateTokenizer) 
         for word in (41, 42)
     ]
     policy.score(pairs)
-    assert policy.trunk.sight.encodings.num_encoded == 4
+    assert policy.split_model.embedder.encodings.num_encoded == 4
     with torch.no_grad():
-        next(iter(policy.trunk.sight.encodings.tower)).mul_(1.5)
+        next(iter(policy.split_model.embedder.encodings.tower)).mul_(1.5)
     policy.score(pairs[:2])
-    assert policy.trunk.sight.encodings.num_encoded == 5  # other weights, other rows
+    assert policy.split_model.embedder.encodings.num_encoded == 5  # other weights, other rows
 
 
 def test_encodings_are_kept_within_a_limit(
@@ -326,7 +329,7 @@ def test_encodings_are_kept_within_a_limit(
 ) -> None:
     from ragen2.backends.vision import encodings as module
 
-    encodings = Sight(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encodings
     one = encodings(LAKES[:1])[0].nbytes
     monkeypatch.setattr(module, "KEPT_BYTES", 2 * one)
     found = encodings(LAKES)
@@ -343,11 +346,11 @@ def test_images_are_encoded_in_parts_of_a_bounded_size(
 ) -> None:
     from ragen2.backends.vision import encodings as module
 
-    whole = Sight(network, tokenizer.images).encodings(LAKES)
+    whole = ImageEmbedder(network, tokenizer.images).encodings(LAKES)
     size = sum(value.numel() for value in tokenizer.images.pixels([LAKES[0]]).values())
     monkeypatch.setattr(module, "AT_ONCE", 2 * size)
     calls = []
-    encodings = Sight(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encodings
     original = encodings._features
     encodings._features = lambda pixels: (calls.append(1), original(pixels))[1]
     with torch.no_grad():
@@ -391,13 +394,13 @@ def test_a_frozen_tower_is_left_as_it_is(network: Any, tokenizer: TemplateTokeni
     samples = [seen_sample(tokenizer, image) for image in LAKES[:2]]
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     learner = learner_of(network, tokenizer, "frozen")
-    tower = set(map(id, learner.sight.encodings.tower))
+    tower = set(map(id, learner.embedder.encodings.tower))
     for _ in range(2):
         learner.update(samples, Supervised(), scale=1.0)
     for name, weight in network.named_parameters():
         is_same = torch.equal(weight, before[name])
         assert is_same == (id(weight) in tower), name
-    assert learner.sight.encodings.num_encoded == 2
+    assert learner.embedder.encodings.num_encoded == 2
 
 
 def test_a_trained_tower_is_read_anew_after_each_update(
@@ -405,7 +408,7 @@ def test_a_trained_tower_is_read_anew_after_each_update(
 ) -> None:
     samples = [seen_sample(tokenizer, image) for image in LAKES[:2]]
     learner = learner_of(network, tokenizer)
-    policy = HFPolicy(learner.network, tokenizer, sight=learner.sight)
+    policy = HFPolicy(learner.network, tokenizer, embedder=learner.embedder)
     pair = Pair(samples[0].ids_T[:-8], samples[0].ids_T[-8:], samples[0].images)
     before = policy.score([pair])[0]
     learner.update(samples, Supervised(), scale=1.0)
@@ -430,7 +433,7 @@ def test_only_written_tokens_are_trained_on(network: Any, tokenizer: TemplateTok
         written = np.concatenate([turn.completion.ids_T for turn in trajectory.turns])
         assert batch.targets_N.tolist() == written.tolist()
         assert tokenizer.images.token_id not in written
-        placed = learner.trunk.placed(sample.ids_T, sample.images)
+        placed = learner.split_model.with_image_ids(sample.ids_T, sample.images)
         assert (placed >= FIRST).sum() == sum(map(tokenizer.images.num_tokens, sample.images))
         assert not sample.loss_mask_T[placed >= FIRST].any()
         before = batch.predictors_N + 1
@@ -450,7 +453,7 @@ def test_sampled_logprobs_are_what_the_learner_finds(
     network: Any, tokenizer: TemplateTokenizer
 ) -> None:
     learner = learner_of(network, tokenizer, "frozen")
-    policy = HFPolicy(learner.network, tokenizer, sight=learner.sight)
+    policy = HFPolicy(learner.network, tokenizer, embedder=learner.embedder)
     groups = play(ENV, policy, [[Task(0, 0), Task(0, 1)]], Rollout(max_tokens=8), key=("m",))
     samples = list(flatten(draft_samples(groups, 1.0)))
     parts = learner.gradients(samples, Supervised())
@@ -466,8 +469,8 @@ def test_samples_that_begin_alike_but_show_other_images_share_no_more_than_they_
     if batch.packing is not None and learner.reader.shares:
         (shared,) = {count for _, count in batch.packing.shared if count}
         assert shared == int(np.flatnonzero(
-            learner.trunk.placed(twin[0].ids_T, twin[0].images)
-            != learner.trunk.placed(twin[1].ids_T, twin[1].images)
+            learner.split_model.with_image_ids(twin[0].ids_T, twin[0].images)
+            != learner.split_model.with_image_ids(twin[1].ids_T, twin[1].images)
         )[0])  # fmt: skip
     wanted = [own_logp(network, tokenizer, one.ids_T, one.images)[-8:] for one in twin]
     with learner.reader.ready():
@@ -541,7 +544,7 @@ def test_a_saved_model_opens_with_its_images(
     assert chat.blind_because == ""
     pair = Pair(ids_of(chat, LAKES[1]), np.array([41, 42]), (LAKES[1],))
     assert np.array_equal(ids_of(chat, LAKES[1]), ids_of(tokenizer, LAKES[1]))
-    wanted = HFPolicy(learner.network, tokenizer, sight=learner.sight).score([pair])[0]
+    wanted = HFPolicy(learner.network, tokenizer, embedder=learner.embedder).score([pair])[0]
     assert HFPolicy(again, chat).score([pair])[0] == pytest.approx(wanted, abs=1e-5)
     other = learner_of(copy.deepcopy(again), chat)
     other.load(tmp_path)
@@ -591,8 +594,8 @@ def test_a_model_that_is_read_otherwise_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were our positions or our embeddings others than the model's, opening it would say so."""
-    original = Sight.embed
-    monkeypatch.setattr(Sight, "embed", lambda self, ids: original(self, ids) * 1.1)
+    original = ImageEmbedder.embed
+    monkeypatch.setattr(ImageEmbedder, "embed", lambda self, ids: original(self, ids) * 1.1)
     with pytest.raises(
         ModelError, match="reads images in a way that is not known here: its logits"
     ):
@@ -605,10 +608,10 @@ def test_wrong_positions_of_images_are_noticed(
     if network.config.model_type != "qwen2_5_vl":
         pytest.skip("positions of this model are plain indices")
 
-    def as_text(self: Sight, ids_T: np.ndarray) -> np.ndarray:
+    def as_text(self: ImageEmbedder, ids_T: np.ndarray) -> np.ndarray:
         return np.tile(np.arange(len(ids_T)), (3, 1))
 
-    monkeypatch.setattr(sight_module.Sight, "positions", as_text)
+    monkeypatch.setattr(embedding_module.ImageEmbedder, "positions", as_text)
     with pytest.raises(ModelError, match="reads images in a way that is not known here"):
         open_model(str(folder), device="cpu")
 

@@ -105,6 +105,6 @@ def test_an_image_is_encoded_once_for_all_that_is_scored(
     evidence = Evidence(1, groups, fresh)
     Vision().measure(evidence)
     Collapse(scopes=("first_turn", "turns")).measure(evidence)
-    assert fresh.trunk.sight is not None
-    assert fresh.trunk.sight.encodings.num_encoded == len(images_of(groups))
+    assert fresh.split_model.embedder is not None
+    assert fresh.split_model.embedder.encodings.num_encoded == len(images_of(groups))
     assert len(images_of(groups)) == 3  # what random weights write moves nobody

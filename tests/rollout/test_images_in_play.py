@@ -8,7 +8,7 @@ from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import turn_message, with_images_of
-from ragen2.rollout.image_support import refuse_unseen
+from ragen2.rollout.image_support import require_vision
 from ragen2.trainer.samples import draft_samples, stretches
 from ragen2.types import Image, Message
 
@@ -161,12 +161,12 @@ def test_a_model_that_reads_text_only_is_refused_before_anything_is_played():
 def test_an_image_that_leaves_no_room_for_a_reply_is_refused():
     policy = ScriptedPolicy(_walk)
     policy.max_context = 500
-    refuse_unseen(make("FrozenLake"), policy, Rollout())
+    require_vision(make("FrozenLake"), policy, Rollout())
     with pytest.raises(ModelError) as error:
-        refuse_unseen(ENV, policy, Rollout(max_tokens=200))
+        require_vision(ENV, policy, Rollout(max_tokens=200))
     assert "an image of 168 x 168 pixels is" in str(error.value)
     assert "with rollout.max_tokens 200 that is more than the 500 this model reads" in str(
         error.value
     )
     policy.max_context = 5000
-    refuse_unseen(ENV, policy, Rollout(max_tokens=200))
+    require_vision(ENV, policy, Rollout(max_tokens=200))

@@ -95,13 +95,13 @@ def prepare_products() -> None:
     os.environ.setdefault(WORKSPACE, ":4096:8")
 
 
-def has_one_order(network: Any) -> bool:
+def has_deterministic_sums(network: Any) -> bool:
     """Whether every operation of this model's updates has a kernel that adds in one order."""
     return network.config.model_type in MODELS
 
 
 @contextmanager
-def one_order() -> Iterator[None]:
+def deterministic_sums() -> Iterator[None]:
     """Within it, torch uses kernels that add in one order, or fails."""
     is_asked = torch.are_deterministic_algorithms_enabled()
     is_mild = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -26,7 +26,7 @@ from ragen2.backends.vllm.server import PushedServer
 from ragen2.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from ragen2.backends.distributed.crew import Crew
+    from ragen2.backends.distributed.process_group import Crew
 
 
 def quiet_transformers() -> None:
@@ -85,7 +85,7 @@ def open_agent(
         score_tokens=model.score_tokens,
         precision=model.precision,
         engine=model.engine,
-        sight=trained.sight,
+        embedder=trained.embedder,
     )
     return Agent(trained, follower(local, model, server or ServerSettings()), local)
 
@@ -184,5 +184,5 @@ def make_agent(
     tokenizer = TemplateTokenizer(hf_tokenizer, [hf_tokenizer.eos_token_id], images)
     model = ModelSettings(vision="trained")  # there is nothing yet that could stay as it is
     trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
-    local = HFPolicy(network, tokenizer, sight=trained.sight)
+    local = HFPolicy(network, tokenizer, embedder=trained.embedder)
     return Agent(trained, local, local)

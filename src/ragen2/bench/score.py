@@ -196,7 +196,7 @@ def _counted_tokens(policy: HFPolicy) -> Iterator[list[int]]:
     def note(_module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         count[0] += (options["input_ids"] if "input_ids" in options else args[0]).numel()
 
-    hook = policy.trunk.decoder.register_forward_pre_hook(note, with_kwargs=True)
+    hook = policy.split_model.decoder.register_forward_pre_hook(note, with_kwargs=True)
     try:
         yield count
     finally:

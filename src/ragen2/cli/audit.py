@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import torch_room
+from ragen2.cli.options import require_torch
 from ragen2.errors import ConfigError, FailedCheck, RunError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _likelihood(model: str | None) -> Likelihood:
         from ragen2.backends.remote.scorer import ServerScorer
 
         return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
-    return PolicyLikelihood(torch_room().open_policy(model), model)
+    return PolicyLikelihood(require_torch().open_policy(model), model)
 
 
 def _print_usage(likelihood: Likelihood) -> None:

@@ -10,7 +10,7 @@ import typer
 from ragen2.bench.output import OutOption, RepeatsOption, check_device, write_json
 from ragen2.cli.bench_rollout import bench_rollout
 from ragen2.cli.bench_step import bench_step
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 
 if TYPE_CHECKING:
     from ragen2.bench.score import Comparison
@@ -100,7 +100,7 @@ def bench_score(
     Example: ragen2 bench score --prompts 8 --repeats 1
     """
     check_device(device)
-    room = torch_room()
+    room = require_torch()
     from ragen2.bench.score import compare, expert_traces, machine
     from ragen2.envs import FrozenLake
     from ragen2.policy import Pair
@@ -145,7 +145,7 @@ def bench_update(
 
     Example: ragen2 bench update --prompts 5 --group-size 4 --repeats 1
     """
-    room = torch_room()
+    room = require_torch()
     from ragen2.bench.update import machine, play_workload, update_costs, workload_config
 
     config = workload_config(overrides or (), prompts=prompts, group_size=group_size)

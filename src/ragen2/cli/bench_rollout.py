@@ -14,7 +14,7 @@ from ragen2.bench.output import (
     print_table,
     write_json,
 )
-from ragen2.cli.options import torch_room
+from ragen2.cli.options import require_torch
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def bench_rollout(  # noqa: PLR0913, PLR0917 - one parameter a flag
     check_device(device)
     if dtype not in {"auto", "float32", "bfloat16"}:
         raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype}")
-    torch_room()
+    require_torch()
     from ragen2.bench import rollout as bench
     from ragen2.bench.memory_limit import copy_bandwidth
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragen2.bench.output import OutOption, print_table, write_json
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _against_trl(
     repeats: int,
     ways: Sequence[str] | None,
 ) -> dict[str, Any]:
-    torch_room()
+    require_torch()
     from ragen2.bench import trl as bench
     from ragen2.bench.peer_job import our_step, peer_config, prompts_of, rewards_of
     from ragen2.bench.rollout import endless_policy
@@ -142,7 +142,7 @@ def _open(config: RunConfig) -> Agent:
         raise ConfigError(
             f'bench step times our own engines, got model.engine = "{config.model.engine}"; leave it out'
         )
-    room = torch_room()
+    room = require_torch()
     agent: Agent = room.open_agent(
         config.model,
         config.learner,

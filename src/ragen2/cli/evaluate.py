@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragen2.backends.remote.journal import JOURNAL_FILE
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import ModelError, RunError
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
@@ -142,7 +142,7 @@ def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]
 def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Policy | TextSampler:
     """The model itself, or the server that has it, whose completions are kept in ``out``."""
     if not model.startswith(("http://", "https://")):
-        room = torch_room()
+        room = require_torch()
         local = room.open_policy(model, config.model.device, score_tokens=config.model.score_tokens)
         settings = config.model.model_copy(update={"path": model})
         opened: Policy = room.follower(local, settings, config.server)
@@ -170,7 +170,7 @@ def _chat_server(
 def _token_server(url: str, name: str, config: RunConfig, journal: Path | None) -> Policy:
     """The tokenizer of a served model is found by the name it is served under, or by ``model.path``."""
     tokenizer = config.model.path if "path" in config.model.model_fields_set else name
-    served: Policy = torch_room().open_server(
+    served: Policy = require_torch().open_server(
         url, name, tokenizer, settings=config.server, journal=journal
     )
     return served

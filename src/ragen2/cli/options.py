@@ -18,7 +18,7 @@ SetOption = Annotated[
 ]
 
 
-def torch_room() -> ModuleType:
+def require_torch() -> ModuleType:
     """``ragen2.backends.open``, or a line that says how to install what it needs."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # On busy cores, threads that wait by spinning slow a small model down several times over.

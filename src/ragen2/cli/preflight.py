@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def preflight(
     console = Console()
     with progress(Console(stderr=True)) as tell:
         tell("model", config.model.path)
-        policy = torch_room().open_policy(config.model.path, config.model.device)
+        policy = require_torch().open_policy(config.model.path, config.model.device)
         found = run_preflight(config, policy, tell)
     from ragen2.cli.views.preflight import show
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _open(config: RunConfig, folder: Path | None) -> Agent:
 
     Our own engine plays: a server may be busy with the run that is probed.
     """
-    agent: Agent = torch_room().open_agent(
+    agent: Agent = require_torch().open_agent(
         config.model.model_copy(update={"engine": "auto"}),
         config.learner,
         seed=config.seed,

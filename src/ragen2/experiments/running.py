@@ -141,7 +141,7 @@ class _Trials:
         if not jobs:
             return {}
         for job in jobs:
-            _clear_stillborn(job.folder)
+            _remove_empty_run(job.folder)
         mine = {job.folder for job in jobs}
         rest = [status for folder, status in others.items() if folder not in mine]
         statuses = run_jobs(
@@ -197,7 +197,7 @@ def refuse_changed(plan: Plan) -> None:
         raise ConfigError(f"{error}, or remove that run") from error
 
 
-def _clear_stillborn(folder: Path) -> None:
+def _remove_empty_run(folder: Path) -> None:
     """Remove a run directory that was killed before its settings were written: it holds nothing."""
     if not folder.is_dir() or (folder / "run.toml").exists():
         return

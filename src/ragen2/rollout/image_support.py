@@ -35,7 +35,7 @@ def refuse_images(env: Env, holder: str) -> None:
         )
 
 
-def refuse_unseen(env: Env, sampler: Sampler | TextSampler, rollout: Rollout) -> None:
+def require_vision(env: Env, sampler: Sampler | TextSampler, rollout: Rollout) -> None:
     """Raise also where the image of a first turn leaves no room for a reply."""
     refuse_blind(env, sampler)
     if not env.shows_images or isinstance(sampler, TextSampler):

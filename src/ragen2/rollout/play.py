@@ -22,10 +22,10 @@ from ragen2.rollout.context import (
     turn_message,
     with_images_of,
 )
-from ragen2.rollout.conversation import Key, Spoken, Voice, voice_for
 from ragen2.rollout.image_support import refuse_blind
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import parse_reply
+from ragen2.rollout.sampler_adapters import Key, ModelInput, SamplerAdapter, adapter_for
 from ragen2.rollout.settings import Rollout
 from ragen2.types import (
     Completion,
@@ -65,7 +65,7 @@ def play(
     refuse_blind(env, sampler)
     if isinstance(sampler, GroupPlayer):
         return sampler.play_groups(env, groups, rollout, key)
-    voice = voice_for(sampler, rollout)
+    adapter = adapter_for(sampler, rollout)
     plays = [[_Play(env, rollout, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
     workers = num_workers(env, rollout.env_workers)
@@ -73,8 +73,8 @@ def play(
     with Pool(workers) as pool:
         while any(cohort.is_running for cohort in cohorts):
             for cohort in cohorts:
-                cohort.end_turn(voice)
-                cohort.begin_turn(voice, key, pool)
+                cohort.end_turn(adapter)
+                cohort.begin_turn(adapter, key, pool)
     return [
         Group(members[0].prompt, tuple(one.trajectory() for one in members)) for members in plays
     ]
@@ -100,21 +100,21 @@ class _Cohort:
     def is_running(self) -> bool:
         return bool(self.asked) or any(one.stop is None for one in self.plays)
 
-    def begin_turn(self, voice: Voice, key: Key, pool: Pool) -> None:
+    def begin_turn(self, adapter: SamplerAdapter, key: Key, pool: Pool) -> None:
         """Sample the next replies and start to act on them."""
         going = [one for one in self.plays if one.stop is None]
-        ready = [one for one in going if one.prepare(voice)]
-        completions = voice.ask([(one.spoken, one.key(key)) for one in ready])
+        ready = [one for one in going if one.prepare(adapter)]
+        completions = adapter.ask([(one.model_input, one.key(key)) for one in ready])
         self.asked = [
-            (one, completion, parse_reply(completion, voice.form))
+            (one, completion, parse_reply(completion, adapter.form))
             for one, completion in zip(ready, completions, strict=True)
         ]
         self.acted = pool.begin([partial(one.act, reply) for one, _, reply in self.asked])
 
-    def end_turn(self, voice: Voice) -> None:
+    def end_turn(self, adapter: SamplerAdapter) -> None:
         """Wait for the actions of the turn under way, if there is one, and record it."""
         for (one, completion, reply), acted in zip(self.asked, self.acted(), strict=True):
-            one.record(completion, reply, acted, voice)
+            one.record(completion, reply, acted, adapter)
         self.asked, self.acted = [], list
 
 
@@ -140,7 +140,7 @@ class _Play:
     system: Message = field(init=False)
     users: list[Message] = field(init=False)
     turns: list[Turn] = field(default_factory=list)
-    spoken: Spoken = field(default_factory=Spoken)
+    model_input: ModelInput = field(default_factory=ModelInput)
     """What the model is shown before its next reply."""
     actions_taken: int = 0
     stop: StopReason | None = None
@@ -162,18 +162,18 @@ class _Play:
     def prompt(self) -> Prompt:
         return Prompt(self.env.kind, self.task.seed, (self.system, self.users[0]))
 
-    def prepare(self, voice: Voice) -> bool:
+    def prepare(self, adapter: SamplerAdapter) -> bool:
         """Build the next prompt; False (and the end) when it does not fit the model's context."""
-        spoken = voice.prompt(
+        model_input = adapter.prompt(
             self.system,
             with_images_of(self.users, self.rollout.image_window),
             [turn.completion for turn in self.turns],
             first=first_visible_turn(len(self.turns), self.rollout.visible_turns),
         )
-        if spoken is None:
+        if model_input is None:
             self.stop = StopReason.CONTEXT_FULL
             return False
-        self.spoken = spoken
+        self.model_input = model_input
         return True
 
     def key(self, key: Key) -> Key:
@@ -194,16 +194,18 @@ class _Play:
         except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
             return _Acted(steps, executed, "", error=traceback.format_exc())
 
-    def record(self, completion: Completion, reply: Reply, acted: _Acted, voice: Voice) -> None:
+    def record(
+        self, completion: Completion, reply: Reply, acted: _Acted, adapter: SamplerAdapter
+    ) -> None:
         """Note the turn, and whether it was the last."""
         steps, executed = acted.steps, acted.executed
-        reasoning_span, action_span = voice.spans(completion)
+        reasoning_span, action_span = adapter.spans(completion)
         self.actions_taken += len(steps)
         self._note_end(acted)
         is_bad = not reply.valid or any(not step.valid for step in steps)
         self.turns.append(
             Turn(
-                prompt_ids_T=self.spoken.ids_T,
+                prompt_ids_T=self.model_input.ids_T,
                 completion=completion,
                 reply=reply,
                 reasoning_span=reasoning_span,
@@ -212,7 +214,7 @@ class _Play:
                 penalty=self.rollout.format_penalty if is_bad else 0.0,
                 executed=tuple(executed),
                 action_span=action_span,
-                images=self.spoken.images,
+                images=self.model_input.images,
                 shown_image=acted.image,
             )
         )

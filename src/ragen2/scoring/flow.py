@@ -17,7 +17,7 @@ import numpy as np
 
 from ragen2.policy import Pair, Scorer
 from ragen2.scoring.matrix import summed_scores
-from ragen2.types import BoolArray, FloatArray, Group, Image, IntArray, Turn, reading_key
+from ragen2.types import BoolArray, FloatArray, Group, Image, IntArray, Turn, context_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +120,7 @@ def score_flow(
 def owners(traces: Sequence[ActionTrace]) -> IntArray:
     """Number of each trace's prompt; prompts with equal tokens and images are one."""
     columns: dict[bytes, int] = {}
-    keys = [reading_key(trace.prompt_ids_T, trace.images) for trace in traces]
+    keys = [context_key(trace.prompt_ids_T, trace.images) for trace in traces]
     return np.array([columns.setdefault(key, len(columns)) for key in keys], dtype=np.int64)
 
 

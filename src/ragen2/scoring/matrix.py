@@ -13,7 +13,7 @@ from ragen2.errors import ConfigError
 from ragen2.policy import Pair, Scorer
 from ragen2.scoring.traces import Trace, first_of_prompts
 from ragen2.seeding import stream
-from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix, reading_key
+from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix, context_key
 
 
 def cross_score(
@@ -51,7 +51,7 @@ def cross_score(
 def summed_scores(pairs: Sequence[Pair], scorer: Scorer, temperature: float) -> FloatArray:
     """Log-prob of each continuation as a whole; equal pairs are scored once."""
     keys = [
-        (reading_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
+        (context_key(pair.context_ids_T, pair.images), pair.continuation_ids_T.tobytes())
         for pair in pairs
     ]
     distinct = dict(zip(keys, pairs, strict=True))

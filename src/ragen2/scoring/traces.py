@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.types import Group, Image, IntArray, Trajectory, reading_key
+from ragen2.types import Group, Image, IntArray, Trajectory, context_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Trace:
     @property
     def prompt_key(self) -> bytes:
         """Equal for prompts that are the same to a model."""
-        return reading_key(self.prompt_ids_T, self.images)
+        return context_key(self.prompt_ids_T, self.images)
 
 
 def first_turn_traces(

@@ -9,7 +9,7 @@ from ragen2.diagnostics import Collapse, Diagnostic, Evidence, Vision, regime
 from ragen2.diagnostics.metrics.collapse import PREFIX
 from ragen2.policy import TextSampler
 from ragen2.rollout import Task, play
-from ragen2.rollout.image_support import refuse_unseen
+from ragen2.rollout.image_support import require_vision
 from ragen2.trainer.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def assess(config: RunConfig, policy: Policy | TextSampler) -> Verdict:
 
     The groups of a model that gives words alone are played all the same: they can be audited.
     """
-    refuse_unseen(config.env, policy, config.rollout)
+    require_vision(config.env, policy, config.rollout)
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
     metrics, evaluated = evaluate(
         config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed

@@ -17,7 +17,7 @@ from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.diagnostics.metrics.filtering import coverage, filter_metrics
 from ragen2.diagnostics.metrics.reward import reward_spread
 from ragen2.policy import Learner, Sampler, Scorer
-from ragen2.rollout.image_support import refuse_unseen
+from ragen2.rollout.image_support import require_vision
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import Sink, StepRecord
 from ragen2.runs.scores import ScopeScores
@@ -65,7 +65,7 @@ def train(
         sinks: who else sees records.
         stop_asked: checked after every step.
     """
-    refuse_unseen(config.env, policy, config.rollout)
+    require_vision(config.env, policy, config.rollout)
     if state is None:
         record, scores = _first_record(config, policy)
         run.save_scores(0, scores)

@@ -25,7 +25,7 @@ from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter
 from ragen2.rollout import play
-from ragen2.rollout.image_support import refuse_unseen
+from ragen2.rollout.image_support import require_vision
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
@@ -165,7 +165,7 @@ def preflight(
 
 def _play_batch(config: RunConfig, policy: Policy, tell: Tell) -> list[Group]:
     """The tasks and the random streams of the run's first step."""
-    refuse_unseen(config.env, policy, config.rollout)
+    require_vision(config.env, policy, config.rollout)
     watched = _Watched(policy, lambda doing: tell("rollout", doing))
     key = (config.seed, "train", 1)
     return play(config.env, watched, training_tasks(config, 1), config.rollout, key=key)

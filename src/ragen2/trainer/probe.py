@@ -28,7 +28,7 @@ from ragen2.diagnostics.metrics.gradients import (
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.filtering import KeepAll
 from ragen2.rollout import Task, play
-from ragen2.rollout.image_support import refuse_unseen
+from ragen2.rollout.image_support import require_vision
 from ragen2.spread import spread
 from ragen2.trainer.batch import SEEDS_PER_RUN
 from ragen2.trainer.samples import draft_samples
@@ -112,7 +112,7 @@ class _PromptSamples:
 
 def play_probe(config: RunConfig, sampler: Sampler, step: int) -> list[Group]:
     """A batch of tasks that no run trains on; the same ones for every checkpoint of a run."""
-    refuse_unseen(config.env, sampler, config.rollout)
+    require_vision(config.env, sampler, config.rollout)
     first = HELD_OUT_SEEDS + config.seed * SEEDS_PER_RUN + FIRST_PROBE_TASK
     lucks = range(config.rollout.group_size)
     tasks = [[Task(first + p, luck) for luck in lucks] for p in range(config.rollout.prompts)]

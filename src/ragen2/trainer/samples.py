@@ -40,13 +40,15 @@ def with_credit(samples: Sequence[Sample], credit: Credit, weight: float = 1.0) 
     advantages = per_sample(samples, credit.advantages_T * weight)
     if credit.returns_T is None:
         return [
-            dataclasses.replace(sample, advantages_T=placed(sample, part))
+            dataclasses.replace(sample, advantages_T=at_written_tokens(sample, part))
             for sample, part in zip(samples, advantages, strict=True)
         ]
     returns = per_sample(samples, credit.returns_T)
     return [
         dataclasses.replace(
-            sample, advantages_T=placed(sample, part), returns_T=placed(sample, target)
+            sample,
+            advantages_T=at_written_tokens(sample, part),
+            returns_T=at_written_tokens(sample, target),
         )
         for sample, part, target in zip(samples, advantages, returns, strict=True)
     ]
@@ -59,7 +61,7 @@ def per_sample(samples: Sequence[Sample], values_T: FloatArray) -> list[FloatArr
     return np.split(values_T, np.cumsum(lengths)[:-1]) if lengths else []
 
 
-def placed(sample: Sample, values_T: FloatArray) -> FloatArray:
+def at_written_tokens(sample: Sample, values_T: FloatArray) -> FloatArray:
     """Values of written tokens at their places in the sample, 0 elsewhere."""
     whole_T = np.zeros(len(sample.ids_T))
     whole_T[sample.loss_mask_T] = values_T

@@ -11,11 +11,11 @@ import numpy as np
 from ragen2.algorithms import PPO
 from ragen2.trainer.samples import (
     Drafts,
+    at_written_tokens,
     draft_samples,
     flatten,
     outcome,
     per_sample,
-    placed,
     with_credit,
 )
 from ragen2.types import Update
@@ -109,7 +109,7 @@ def _with_learner(
 
 def _with_values(samples: Sequence[Sample], values_T: FloatArray) -> list[Sample]:
     return [
-        dataclasses.replace(sample, values_T=placed(sample, part))
+        dataclasses.replace(sample, values_T=at_written_tokens(sample, part))
         for sample, part in zip(samples, per_sample(samples, values_T), strict=True)
     ]
 

@@ -17,7 +17,7 @@ import torch
 
 from ragen2.algorithms import PPO
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.distributed.crew import Crew, join_crew
+from ragen2.backends.distributed.process_group import Crew, join_process_group
 from ragen2.backends.distributed.sharded import ShardedLearner
 from ragen2.backends.distributed.team import Replicas, Shards
 from ragen2.backends.distributed.world import world_of
@@ -37,7 +37,7 @@ NEAR = {"rtol": 1e-4, "atol": 1e-6}
 def main(mode: str, folder: Path) -> None:
     torch.set_num_threads(1)
     quiet_transformers()
-    crew = join_crew(world_of(os.environ))
+    crew = join_process_group(world_of(os.environ))
     parts = small_model()
     alone, shared = learner(parts), learner(parts, mode, crew)
     check_parts(shared, mode)

@@ -120,7 +120,7 @@ def test_two_turns_equal_the_plain_path(
         Request(np.concatenate([r.prompt_ids_T, c.ids_T, [7, 8, 9]]), ("b", i))
         for i, (r, c) in enumerate(zip(first, replies, strict=True))
     ]
-    known = [place.known for place in engine.cache.place([r.prompt_ids_T for r in second])]
+    known = [place.known for place in engine.cache.with_image_ids([r.prompt_ids_T for r in second])]
     assert known == [
         len(r.prompt_ids_T) - 4 for r in second
     ]  # all but the last token and the 3 new

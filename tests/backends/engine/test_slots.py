@@ -22,58 +22,58 @@ def ids(*values: int) -> IntArray:
 
 
 def test_equal_prompts_are_read_once(cache: SlotCache) -> None:
-    places = cache.place([ids(1, 2), ids(3), ids(1, 2)])
+    places = cache.with_image_ids([ids(1, 2), ids(3), ids(1, 2)])
     assert [place.copy_of for place in places] == [0, 1, 0]
     assert len({place.slot for place in places}) == 3
     assert [place.known for place in places] == [0, 0, 0]
 
 
 def test_a_prompt_that_continues_a_row_keeps_it(cache: SlotCache) -> None:
-    first = cache.place([ids(1, 2), ids(3)])
+    first = cache.with_image_ids([ids(1, 2), ids(3)])
     cache.hold(first[0].slot, ids(1, 2, 9))
     cache.hold(first[1].slot, ids(3, 8))
-    places = cache.place([ids(3, 8, 5), ids(1, 2, 9, 4, 4)])
+    places = cache.with_image_ids([ids(3, 8, 5), ids(1, 2, 9, 4, 4)])
     assert places == [Place(first[1].slot, 2, 0), Place(first[0].slot, 3, 1)]
 
 
 def test_the_longest_row_is_continued(cache: SlotCache) -> None:
-    first = cache.place([ids(1), ids(2)])
+    first = cache.with_image_ids([ids(1), ids(2)])
     cache.hold(first[0].slot, ids(1, 2))
     cache.hold(first[1].slot, ids(1, 2, 3))
-    assert cache.place([ids(1, 2, 3, 4)]) == [Place(first[1].slot, 3, 0)]
+    assert cache.with_image_ids([ids(1, 2, 3, 4)]) == [Place(first[1].slot, 3, 0)]
 
 
 def test_a_row_serves_one_prompt_only(cache: SlotCache) -> None:
-    first = cache.place([ids(1, 2)])
+    first = cache.with_image_ids([ids(1, 2)])
     cache.hold(first[0].slot, ids(1, 2))
-    places = cache.place([ids(1, 2, 3), ids(1, 2, 4)])
+    places = cache.with_image_ids([ids(1, 2, 3), ids(1, 2, 4)])
     assert [place.known for place in places] == [2, 0]
     assert places[0].slot != places[1].slot
 
 
 def test_a_row_that_holds_the_whole_prompt_is_read_again(cache: SlotCache) -> None:
     # At least one token must be read, because its hidden state is what the next is drawn from.
-    first = cache.place([ids(1, 2)])
+    first = cache.with_image_ids([ids(1, 2)])
     cache.hold(first[0].slot, ids(1, 2))
-    assert cache.place([ids(1, 2)])[0].known == 0
+    assert cache.with_image_ids([ids(1, 2)])[0].known == 0
 
 
 def test_new_weights_make_rows_useless(cache: SlotCache) -> None:
-    first = cache.place([ids(1, 2)])
+    first = cache.with_image_ids([ids(1, 2)])
     cache.hold(first[0].slot, ids(1, 2))
     cache.forget()
-    assert cache.place([ids(1, 2, 3)])[0].known == 0
+    assert cache.with_image_ids([ids(1, 2, 3)])[0].known == 0
 
 
 def test_a_row_given_away_is_not_continued_later(cache: SlotCache) -> None:
-    first = cache.place([ids(1, 2)])
+    first = cache.with_image_ids([ids(1, 2)])
     cache.hold(first[0].slot, ids(1, 2))
-    cache.place([ids(7), ids(8), ids(9), ids(10)])
-    assert cache.place([ids(1, 2, 3)])[0].known == 0
+    cache.with_image_ids([ids(7), ids(8), ids(9), ids(10)])
+    assert cache.with_image_ids([ids(1, 2, 3)])[0].known == 0
 
 
 def test_growing_keeps_what_rows_hold(cache: SlotCache) -> None:
-    first = cache.place([ids(1, 2)])
+    first = cache.with_image_ids([ids(1, 2)])
     cache.hold(first[0].slot, ids(1, 2))
     cache.keys[:, first[0].slot, :, :2] = 7.0
     tokens = cache.num_tokens
@@ -82,7 +82,7 @@ def test_growing_keeps_what_rows_hold(cache: SlotCache) -> None:
     assert cache.num_tokens == tokens + ROUND
     assert cache.trash == 6
     assert (cache.keys[:, first[0].slot, :, :2] == 7.0).all()
-    assert cache.place([ids(1, 2, 3)])[0].known == 2
+    assert cache.with_image_ids([ids(1, 2, 3)])[0].known == 2
 
 
 def test_copying_a_row_copies_its_first_tokens(cache: SlotCache) -> None:
@@ -98,20 +98,20 @@ def test_copying_a_row_copies_its_first_tokens(cache: SlotCache) -> None:
 
 
 def test_rows_of_another_cohort_are_counted_and_kept(cache: SlotCache) -> None:
-    first = cache.place([ids(1), ids(2)])
+    first = cache.with_image_ids([ids(1), ids(2)])
     cache.hold(first[0].slot, ids(1, 5))
     cache.hold(first[1].slot, ids(2, 5))
     assert cache.waiting([ids(3), ids(4)]) == 2
     assert cache.waiting([ids(1, 5, 7)]) == 1
-    second = cache.place([ids(3), ids(4)])
+    second = cache.with_image_ids([ids(3), ids(4)])
     assert {place.slot for place in second}.isdisjoint(place.slot for place in first)
-    assert [place.known for place in cache.place([ids(1, 5, 7), ids(2, 5, 7)])] == [2, 2]
+    assert [place.known for place in cache.with_image_ids([ids(1, 5, 7), ids(2, 5, 7)])] == [2, 2]
 
 
 def test_rows_of_two_calls_ago_no_longer_wait(cache: SlotCache) -> None:
-    first = cache.place([ids(1)])
+    first = cache.with_image_ids([ids(1)])
     cache.hold(first[0].slot, ids(1, 5))
-    cache.hold(cache.place([ids(2)])[0].slot, ids(2, 5))
+    cache.hold(cache.with_image_ids([ids(2)])[0].slot, ids(2, 5))
     assert cache.waiting([ids(3)]) == 1
 
 
@@ -135,7 +135,7 @@ def test_longer_rows_that_no_longer_all_fit_are_fewer(monkeypatch: pytest.Monkey
         cache, "_free_memory", lambda: memory - cache.bytes_of(cache.num_slots, cache.num_tokens)
     )
     cache.reserve(11, ROUND)
-    cache.place([ids(number) for number in range(11)])
+    cache.with_image_ids([ids(number) for number in range(11)])
     for slot in range(11):
         cache.hold(slot, ids(slot, slot))
     cache.keys[:, 0, :, 0] = 7.0
@@ -143,5 +143,5 @@ def test_longer_rows_that_no_longer_all_fit_are_fewer(monkeypatch: pytest.Monkey
     assert (cache.num_slots, cache.num_tokens) == (2, 4 * ROUND)
     assert cache.bytes_of(cache.num_slots, cache.num_tokens) <= 0.3 * memory
     assert bool((cache.keys[:, 0, :, 0] == 7.0).all()), "a row that stays keeps what it holds"
-    places = cache.place([ids(0, 0, 1), ids(9, 9, 1)])
+    places = cache.with_image_ids([ids(0, 0, 1), ids(9, 9, 1)])
     assert [place.known for place in places] == [2, 0], "a row that was let go is read again"

@@ -69,7 +69,7 @@ class ShardedLearner(TorchLearner):
             if isinstance(module, GradientCheckpointingLayer):
                 fully_shard(module, mesh=mesh)
         fully_shard(self.network, mesh=mesh)
-        if self.trunk.splits:
+        if self.split_model.splits:
             # The head is used beside the model's own forward pass: this one is to be a pass as well.
             self.network.read_logprobs = self.reader.logprobs
             register_fsdp_forward_method(self.network, "read_logprobs")

@@ -17,7 +17,7 @@ from ragen2.backends.learner.batches import Batch, even_parts
 from ragen2.backends.learner.forward import Reader
 from ragen2.backends.learner.optimiser import BadSteps, adamw
 from ragen2.backends.learner.saving import disk_errors
-from ragen2.backends.vision.sight import Sight
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.types import FloatArray, Sample
 
 if TYPE_CHECKING:
@@ -43,9 +43,14 @@ class Critic:
         self.team = team
         self.network = copy.deepcopy(network).requires_grad_(True)
         # The critic encodes images as the model did when it began; only what reads them is trained.
-        sight = None if images is None else Sight(self.network, images)
+        embedder = None if images is None else ImageEmbedder(self.network, images)
         self.reader = Reader(
-            self.network.get_decoder(), settings, dtype, team, causal=self.network, sight=sight
+            self.network.get_decoder(),
+            settings,
+            dtype,
+            team,
+            causal=self.network,
+            embedder=embedder,
         )
         self.settings = settings
         self._bad = BadSteps("critic", settings.max_bad_updates, "lower algorithm.critic_lr")
@@ -54,7 +59,7 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        frozen = set() if sight is None else set(map(id, sight.encodings.tower))
+        frozen = set() if embedder is None else set(map(id, embedder.encodings.tower))
         weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
         trained = [*weights, *self.head.parameters()]
         self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)

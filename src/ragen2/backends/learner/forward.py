@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ragen2.backends.device import has_one_order, one_order
+from ragen2.backends.device import deterministic_sums, has_deterministic_sums
 from ragen2.backends.distributed.team import ALONE, Team
 from ragen2.backends.learner.batches import (
     MAX_PADDING,
@@ -26,7 +26,7 @@ from ragen2.backends.learner.batches import (
     shared_beginnings,
 )
 from ragen2.backends.learner.fused.decoder import fused_decoder
-from ragen2.backends.learner.logprobs import Trunk, chosen_logprobs, identity
+from ragen2.backends.learner.logprobs import SplitModel, chosen_logprobs, identity
 from ragen2.backends.learner.packing import (
     HALF,
     honours_packing,
@@ -35,7 +35,7 @@ from ragen2.backends.learner.packing import (
     rows_of,
 )
 from ragen2.backends.settings import LearnerSettings
-from ragen2.backends.vision.sight import Sight
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.errors import ConfigError, ModelError
 from ragen2.types import FloatArray, IntArray, Sample
 
@@ -76,7 +76,7 @@ class Reader:
     """Runs samples through ``network``: a decoder, or a whole model that is not split from its head.
 
     With ``causal``, the model whose decoder ``network`` is, our own code reads it if it can. With
-    ``sight``, samples may hold images.
+    ``embedder``, samples may hold images.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Reader:
         team: Team = ALONE,
         *,
         causal: Any | None = None,
-        sight: Sight | None = None,
+        embedder: ImageEmbedder | None = None,
     ) -> None:
         self.network = network
         self.team = team
-        self.sight = sight
+        self.embedder = embedder
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
         can_fuse = self.is_packed and not settings.compile and not team.cuts_weights
@@ -102,8 +102,8 @@ class Reader:
         self.tokens_read = 0
         """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
-        if sight is not None and sight.encodings.is_trained and self._layers:
-            self._layers += sight.encodings.layers()
+        if embedder is not None and embedder.encodings.is_trained and self._layers:
+            self._layers += embedder.encodings.layers()
         self._call: Callable[..., Any] = network
         if settings.compile:
             _need_compiler()
@@ -119,7 +119,7 @@ class Reader:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Micro-batches of this process's share, each with the places of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
-        samples = [self._placed(sample) for sample in samples]
+        samples = [self._with_image_ids(sample) for sample in samples]
         lengths = [len(sample.ids_T) for sample in samples]
         for rows, is_real in self.team.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
@@ -135,22 +135,22 @@ class Reader:
             self.tokens_read += batch.ids.numel()
             yield rows, batch
 
-    def _placed(self, sample: Sample) -> Sample:
+    def _with_image_ids(self, sample: Sample) -> Sample:
         """The sample with its images told apart by its ids."""
         if not sample.images:
             return sample
-        if self.sight is None:
+        if self.embedder is None:
             raise ModelError("a sample holds images, but this model reads text only")
-        ids_T = self.sight.place(sample.ids_T, sample.images)
+        ids_T = self.embedder.with_image_ids(sample.ids_T, sample.images)
         if sample.loss_mask_T[ids_T != sample.ids_T].any():
             raise ValueError("an image token carries loss; only what was written is trained on")
         return dataclasses.replace(sample, ids_T=ids_T)
 
     def _positions(self, samples: Sequence[Sample]) -> list[IntArray] | None:
         """Positions on several axes; None where a token's index in its sample says it."""
-        if self.sight is None or not self.sight.has_grid:
+        if self.embedder is None or not self.embedder.has_grid:
             return None
-        return [self.sight.positions(sample.ids_T) for sample in samples]
+        return [self.embedder.positions(sample.ids_T) for sample in samples]
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
@@ -197,8 +197,8 @@ class Reader:
             ids_T = batch.ids[0]
             return self._fused.rows(ids_T, batch.packing, batch.predictors_N, repeats=repeats)
         given = {"input_ids": batch.ids}
-        if self.sight is not None:
-            given = {"inputs_embeds": self.sight.embed(batch.ids)}
+        if self.embedder is not None:
+            given = {"inputs_embeds": self.embedder.embed(batch.ids)}
         if batch.positions is not None:
             given["position_ids"] = batch.positions
         if batch.packing is not None:
@@ -221,8 +221,8 @@ class Reader:
                 stack.enter_context(packed_attention(self.network))
             if self.device.type == "cuda":
                 stack.enter_context(fused_norms(self.network))
-            if has_one_order(self.network):
-                stack.enter_context(one_order())
+            if has_deterministic_sums(self.network):
+                stack.enter_context(deterministic_sums())
             for layer in self._layers:
                 layer.forward = partial(
                     checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
@@ -236,15 +236,19 @@ class TokenReader(Reader):
 
     def __init__(
         self,
-        trunk: Trunk,
+        split_model: SplitModel,
         settings: LearnerSettings,
         dtype: torch.dtype,
         team: Team = ALONE,
     ) -> None:
-        network = trunk.decoder if trunk.splits else trunk.network
-        causal = trunk.network if trunk.splits else None
-        super().__init__(network, settings, dtype, team, causal=causal, sight=trunk.sight)
-        self.head: Callable[[torch.Tensor], torch.Tensor] = trunk.head if trunk.splits else identity
+        network = split_model.decoder if split_model.splits else split_model.network
+        causal = split_model.network if split_model.splits else None
+        super().__init__(
+            network, settings, dtype, team, causal=causal, embedder=split_model.embedder
+        )
+        self.head: Callable[[torch.Tensor], torch.Tensor] = (
+            split_model.head if split_model.splits else identity
+        )
 
     def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob of each token that carries loss, and the entropy of the choice it was."""

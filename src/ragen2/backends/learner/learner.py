@@ -23,14 +23,14 @@ from ragen2.backends.learner.batches import Batch, random_parts
 from ragen2.backends.learner.critic import Critic
 from ragen2.backends.learner.forward import TokenReader
 from ragen2.backends.learner.gradient import TensorGradient, home_of
-from ragen2.backends.learner.logprobs import Trunk
+from ragen2.backends.learner.logprobs import SplitModel
 from ragen2.backends.learner.lora import add_lora, base_of
 from ragen2.backends.learner.optimiser import BadSteps, adamw, lr_share
 from ragen2.backends.learner.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.backends.vision.encodings import tower_of
-from ragen2.backends.vision.sight import Sight
 from ragen2.errors import RunError
 from ragen2.types import FloatArray, Sample, Update
 
@@ -74,9 +74,11 @@ class TorchLearner:
                 weight.requires_grad_(False)
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
-        self.trunk = Trunk(base_of(self.network), self._sight(is_trained=model.vision == "trained"))
+        self.split_model = SplitModel(
+            base_of(self.network), self._embedder(is_trained=model.vision == "trained")
+        )
         dtype = compute_dtype(model.precision, self.device)
-        self.reader = TokenReader(self.trunk, settings, dtype, team)
+        self.reader = TokenReader(self.split_model, settings, dtype, team)
         self.num_updates = 0
         self._lr_scale = 1.0
         self._reference: TokenReader | None = None
@@ -100,9 +102,9 @@ class TorchLearner:
         return self.network
 
     @property
-    def sight(self) -> Sight | None:
+    def embedder(self) -> ImageEmbedder | None:
         """How the model reads images; None for one that reads text only."""
-        return self.trunk.sight
+        return self.split_model.embedder
 
     @property
     def critic(self) -> Critic | None:
@@ -116,8 +118,10 @@ class TorchLearner:
             frozen.requires_grad_(False)
             never_trained = self.settings.model_copy(update={"gradient_checkpointing": False})
             images = self.tokenizer.images
-            trunk = Trunk(frozen, None if images is None else Sight(frozen, images))
-            self._reference = TokenReader(trunk, never_trained, self.reader.dtype)
+            split_model = SplitModel(
+                frozen, None if images is None else ImageEmbedder(frozen, images)
+            )
+            self._reference = TokenReader(split_model, never_trained, self.reader.dtype)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
@@ -281,10 +285,12 @@ class TorchLearner:
             **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
         }
 
-    def _sight(self, *, is_trained: bool) -> Sight | None:
+    def _embedder(self, *, is_trained: bool) -> ImageEmbedder | None:
         images = self.tokenizer.images
         return (
-            None if images is None else Sight(base_of(self.network), images, is_trained=is_trained)
+            None
+            if images is None
+            else ImageEmbedder(base_of(self.network), images, is_trained=is_trained)
         )
 
     @property

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ragen2.backends.device import float_product
-from ragen2.backends.vision.sight import Places, Sight, plain_places
+from ragen2.backends.vision.embedding import ImageEmbedder, Places, plain_places
 from ragen2.errors import ModelError
 from ragen2.types import Image, IntArray
 
@@ -170,16 +170,16 @@ def _vocabulary(head: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tens
     return int(getattr(head, "out_features", 0)) or int(head(hidden[:1]).shape[-1])
 
 
-class Trunk:
+class SplitModel:
     """A causal LM split into the part that makes hidden states and the head that makes logits.
 
     Splitting lets logits be made for chosen positions only. Some architectures scale or cap logits
-    outside the head; ``Trunk`` compares both ways once and refuses to split where they differ.
+    outside the head; ``SplitModel`` compares both ways once and refuses to split where they differ.
     """
 
-    def __init__(self, network: Any, sight: Sight | None = None) -> None:
+    def __init__(self, network: Any, embedder: ImageEmbedder | None = None) -> None:
         self.network = network
-        self.sight = sight
+        self.embedder = embedder
         self.decoder = network.get_decoder()
         self.head = network.get_output_embeddings()
         self.splits = self.head is not None and self._same_logits()
@@ -199,7 +199,7 @@ class Trunk:
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor], Any]:
         """Hidden rows (or logits, where the model does not split), their head, and the cache.
 
-        ``ids`` are rows as ``placed`` gives them.
+        ``ids`` are rows as ``with_image_ids`` gives them.
         """
         if self.splits:
             out = self.decoder(**self.read(ids), attention_mask=mask, **more)
@@ -207,23 +207,25 @@ class Trunk:
         out = self.network(**self.read(ids), attention_mask=mask, **more)
         return out.logits, identity, out.past_key_values
 
-    def placed(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
+    def with_image_ids(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
         """A row under which images are told apart; without images the row itself."""
         if not images:
             return ids_T
-        if self.sight is None:
+        if self.embedder is None:
             raise ModelError("a prompt holds images, but this model reads text only")
-        return self.sight.place(ids_T, images)
+        return self.embedder.with_image_ids(ids_T, images)
 
     def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a network is given for placed rows: ids, or embeddings with images among them."""
         return (
-            {"input_ids": ids} if self.sight is None else {"inputs_embeds": self.sight.embed(ids)}
+            {"input_ids": ids}
+            if self.embedder is None
+            else {"inputs_embeds": self.embedder.embed(ids)}
         )
 
     def places(self, rows: Sequence[IntArray]) -> Places:
         """Positions in placed rows."""
-        return plain_places if self.sight is None else self.sight.places(rows, self.device)
+        return plain_places if self.embedder is None else self.embedder.places(rows, self.device)
 
     @torch.no_grad()
     def _same_logits(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ragen2.backends.device import compute_dtype
-from ragen2.backends.learner.logprobs import Trunk
+from ragen2.backends.learner.logprobs import SplitModel
 from ragen2.backends.learner.lora import base_of
 from ragen2.backends.sampling.draws import cut, invert
 from ragen2.backends.sampling.engine import Engine, open_engine
@@ -19,7 +19,7 @@ from ragen2.backends.sampling.kv_cache import KVMemory, KVRecorder, weights_vers
 from ragen2.backends.scoring.pairs import PairScorer
 from ragen2.backends.settings import SCORE_TOKENS, EngineChoice, Precision
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.vision.sight import Sight
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.errors import RunError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.seeding import stream
@@ -42,7 +42,7 @@ class HFPolicy:
         score_tokens: int = SCORE_TOKENS,
         precision: Precision = "auto",
         engine: EngineChoice = "auto",
-        sight: Sight | None = None,
+        embedder: ImageEmbedder | None = None,
     ) -> None:
         self.network = network
         self.tokenizer = tokenizer
@@ -50,12 +50,12 @@ class HFPolicy:
         self.dtype = compute_dtype(precision, next(network.parameters()).device)
         text = network.config.get_text_config()
         self.max_context = int(getattr(text, "max_position_embeddings", None) or DEFAULT_CONTEXT)
-        if sight is None and tokenizer.images is not None:
-            sight = Sight(base_of(network), tokenizer.images)
-        self.trunk = Trunk(network, sight)
-        self.never_written = [] if sight is None else [sight.inputs.token_id]
+        if embedder is None and tokenizer.images is not None:
+            embedder = ImageEmbedder(base_of(network), tokenizer.images)
+        self.split_model = SplitModel(network, embedder)
+        self.never_written = [] if embedder is None else [embedder.inputs.token_id]
         """Ids that no reply may hold: an image token stands for an image that was shown."""
-        self.scorer = PairScorer(self.trunk, score_tokens)
+        self.scorer = PairScorer(self.split_model, score_tokens)
         self._pieces = _TokenTexts(tokenizer)
         self._memory: KVMemory | None = None
         self.engine_choice = engine
@@ -70,7 +70,7 @@ class HFPolicy:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.trunk.device
+        return self.split_model.device
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
@@ -83,7 +83,7 @@ class HFPolicy:
             return []
         if not isinstance(self.engine, str):
             return self.engine.sample(requests, params)
-        requests = [self._placed(request) for request in requests]
+        requests = [self._with_image_ids(request) for request in requests]
         completions: list[Completion] = []
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
@@ -91,8 +91,8 @@ class HFPolicy:
                 completions.extend(_Decoder(self, batch, params).run())
         return completions
 
-    def _placed(self, request: Request) -> Request:
-        ids_T = self.trunk.placed(request.prompt_ids_T, request.images)
+    def _with_image_ids(self, request: Request) -> Request:
+        ids_T = self.split_model.with_image_ids(request.prompt_ids_T, request.images)
         return Request(ids_T, request.key, request.images)
 
     def remember(self, memory: KVMemory | None) -> None:
@@ -154,7 +154,7 @@ class _Decoder:
         self.may_end = policy._pieces.may_end(params.stop)
         self.longest_stop = max((len(text) for text in params.stop), default=0)
         self.version = weights_version(policy.network)
-        self.places = policy.trunk.places([request.prompt_ids_T for request in requests])
+        self.places = policy.split_model.places([request.prompt_ids_T for request in requests])
         self.recorder = KVRecorder()
 
     def run(self) -> list[Completion]:
@@ -225,7 +225,7 @@ class _Decoder:
     ) -> Any:
         """Logits of the last token of each row, and the cache with the rows in it."""
         return self.policy.network(
-            **self.policy.trunk.read(ids),
+            **self.policy.split_model.read(ids),
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,

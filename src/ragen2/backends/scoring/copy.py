@@ -13,31 +13,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ragen2.backends.learner.logprobs import Trunk, target_logprobs
+from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.scoring.tree import Job
-from ragen2.backends.vision.sight import Places
+from ragen2.backends.vision.embedding import Places
 from ragen2.types import FloatArray, IntArray
 
 
 def score_by_copies(
-    trunk: Trunk, jobs: Sequence[Job], temperature: float, max_tokens: int
+    split_model: SplitModel, jobs: Sequence[Job], temperature: float, max_tokens: int
 ) -> list[list[FloatArray]]:
     """Log-prob of every token of every continuation, job by job; contexts one after another."""
-    return [_score_job(trunk, job, temperature, max_tokens) for job in jobs]
+    return [_score_job(split_model, job, temperature, max_tokens) for job in jobs]
 
 
-def _score_job(trunk: Trunk, job: Job, temperature: float, max_tokens: int) -> list[FloatArray]:
-    context = torch.tensor(job.context_ids_T, device=trunk.device)[None]
-    places = trunk.places([job.context_ids_T]) if trunk.sight else None
-    hidden, head, cache = trunk(
+def _score_job(
+    split_model: SplitModel, job: Job, temperature: float, max_tokens: int
+) -> list[FloatArray]:
+    context = torch.tensor(job.context_ids_T, device=split_model.device)[None]
+    places = split_model.places([job.context_ids_T]) if split_model.embedder else None
+    hidden, head, cache = split_model(
         context, torch.ones_like(context), use_cache=True, **_at(places, context, 0)
     )
     found: list[FloatArray] = [np.empty(0)] * len(job.continuations)
     for chunk in _chunks(job, max_tokens):
         continuations = [job.continuations[i] for i in chunk]
         start = _Start(context.shape[1], hidden[:, -1], cache, places)
-        rows = _continue(trunk, start, continuations)
-        targets = torch.as_tensor(np.concatenate(continuations), device=trunk.device)
+        rows = _continue(split_model, start, continuations)
+        targets = torch.as_tensor(np.concatenate(continuations), device=split_model.device)
         logp = target_logprobs(rows, targets, head, temperature).double().cpu().numpy()
         bounds = np.cumsum([len(ids) for ids in continuations])[:-1]
         for i, values in zip(chunk, np.split(logp, bounds), strict=True):
@@ -62,7 +64,9 @@ def _at(places: Places | None, ids: torch.Tensor, first: int) -> dict[str, torch
     return {"position_ids": places(slots, [0] * len(ids))}
 
 
-def _continue(trunk: Trunk, start: _Start, continuations: list[IntArray]) -> torch.Tensor:
+def _continue(
+    split_model: SplitModel, start: _Start, continuations: list[IntArray]
+) -> torch.Tensor:
     """Rows that predict each continuation token, all continuations joined."""
     length = start.length
     lengths = [len(ids) for ids in continuations]
@@ -75,10 +79,10 @@ def _continue(trunk: Trunk, start: _Start, continuations: list[IntArray]) -> tor
         mask[row, length : length + len(tokens)] = 1
     own = copy.deepcopy(start.cache)
     own.batch_repeat_interleave(len(lengths))
-    ids = ids.to(trunk.device)
-    hidden, _, _ = trunk(
+    ids = ids.to(split_model.device)
+    hidden, _, _ = split_model(
         ids,
-        mask.to(trunk.device),
+        mask.to(split_model.device),
         past_key_values=own,
         use_cache=True,
         **_at(start.places, ids, length),

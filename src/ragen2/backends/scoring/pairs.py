@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ragen2.backends.learner.logprobs import Trunk
+from ragen2.backends.learner.logprobs import SplitModel
 from ragen2.backends.scoring.copy import score_by_copies
 from ragen2.backends.scoring.tree import Job, score_by_trees
 from ragen2.policy import Pair
@@ -16,7 +16,7 @@ from ragen2.types import FloatArray
 
 logger = logging.getLogger(__name__)
 
-Way = Callable[[Trunk, Sequence[Job], float, int], list[list[FloatArray]]]
+Way = Callable[[SplitModel, Sequence[Job], float, int], list[list[FloatArray]]]
 UNUSABLE = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 """What architectures raise when a mask has four dimensions and theirs must have two."""
 
@@ -29,15 +29,15 @@ real model; a token that sees a wrong one is off by about as much as other conte
 class PairScorer:
     """Scores pairs in the quickest way that this model gives right numbers with."""
 
-    def __init__(self, trunk: Trunk, max_tokens: int) -> None:
-        self.trunk = trunk
+    def __init__(self, split_model: SplitModel, max_tokens: int) -> None:
+        self.split_model = split_model
         self.max_tokens = max_tokens
         self._way: Way | None = None
 
     def try_out(self) -> Way:
         """Trees where the model honours them, copies of the cache elsewhere; found out once."""
         if self._way is None:
-            self._way = score_by_trees if honours_trees(self.trunk) else score_by_copies
+            self._way = score_by_trees if honours_trees(self.split_model) else score_by_copies
         return self._way
 
     @torch.no_grad()
@@ -45,21 +45,23 @@ class PairScorer:
         """Log-prob of every continuation token, one array a pair."""
         if not pairs:
             return []
-        jobs, places = _jobs([self._placed(pair) for pair in pairs])
-        scores = self.try_out()(self.trunk, jobs, temperature, self.max_tokens)
+        jobs, places = _jobs([self._with_image_ids(pair) for pair in pairs])
+        scores = self.try_out()(self.split_model, jobs, temperature, self.max_tokens)
         return [scores[job][member] for job, member in places]
 
-    def _placed(self, pair: Pair) -> Pair:
+    def _with_image_ids(self, pair: Pair) -> Pair:
         if not pair.images:
             return pair
         return Pair(
-            self.trunk.placed(pair.context_ids_T, pair.images), pair.continuation_ids_T, pair.images
+            self.split_model.with_image_ids(pair.context_ids_T, pair.images),
+            pair.continuation_ids_T,
+            pair.images,
         )
 
 
-def honours_trees(trunk: Trunk) -> bool:
+def honours_trees(split_model: SplitModel) -> bool:
     """Whether tree masks give this model's own numbers, on a small example of every case."""
-    config = trunk.network.config.get_text_config()
+    config = split_model.network.config.get_text_config()
     layers = getattr(config, "layer_types", None) or []
     if any(layer != "full_attention" for layer in layers) or _has_window(config, layers):
         return False
@@ -68,11 +70,11 @@ def honours_trees(trunk: Trunk) -> bool:
     words = [np.array(ids) for ids in ([4, 5], [4, 6, 7], [8], [4, 6, 7, 3])]
     jobs = [Job(np.array(ids), tuple(words)) for ids in ([1, 2, 3], [3])]
     try:
-        with torch.no_grad(), torch.autocast(trunk.device.type, enabled=False):
-            plain = score_by_copies(trunk, jobs, 1.0, max_tokens=64)
-            trees = [score_by_trees(trunk, jobs, 1.0, 64, width=width) for width in (8, 4)]
+        with torch.no_grad(), torch.autocast(split_model.device.type, enabled=False):
+            plain = score_by_copies(split_model, jobs, 1.0, max_tokens=64)
+            trees = [score_by_trees(split_model, jobs, 1.0, 64, width=width) for width in (8, 4)]
     except UNUSABLE as error:
-        logger.debug("no trees for %s: %s", type(trunk.network).__name__, error)
+        logger.debug("no trees for %s: %s", type(split_model.network).__name__, error)
         return False
     effect = _largest_gap(plain[:1], plain[1:])  # of other words in the context: what a mask hides
     return max(_largest_gap(found, plain) for found in trees) <= ROUNDING * effect

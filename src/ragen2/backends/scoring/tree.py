@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ragen2.backends.learner.logprobs import Trunk, target_logprobs
-from ragen2.backends.vision.sight import Places
+from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
+from ragen2.backends.vision.embedding import Places
 from ragen2.types import FloatArray, IntArray
 
 
@@ -144,7 +144,7 @@ class _Contexts:
 
 
 def score_by_trees(
-    trunk: Trunk,
+    split_model: SplitModel,
     jobs: Sequence[Job],
     temperature: float,
     max_tokens: int,
@@ -157,12 +157,12 @@ def score_by_trees(
     more than that; only a single context with its longest continuation may be longer. Trees are at
     most ``width`` wide, by default what suits the device.
     """
-    widest = width or TREE_WIDTH.get(trunk.device.type, max(TREE_WIDTH.values()))
+    widest = width or TREE_WIDTH.get(split_model.device.type, max(TREE_WIDTH.values()))
     forest = _forest([job.continuations for job in jobs], max(1, min(widest, max_tokens // 2)))
     read = [
         piece
         for batch in _batches(jobs, forest, max_tokens)
-        for piece in _read_batch(trunk, jobs, forest, batch, temperature)
+        for piece in _read_batch(split_model, jobs, forest, batch, temperature)
     ]
     found: list[list[FloatArray]] = [[np.empty(0)] * len(job.continuations) for job in jobs]
     for rows, trees, logp in read:  # copied off the device last, so that no pass waits for it
@@ -193,7 +193,7 @@ def _batches(
 
 
 def _read_batch(
-    trunk: Trunk,
+    split_model: SplitModel,
     jobs: Sequence[Job],
     forest: Sequence[Sequence[TokenTree]],
     batch: Sequence[int],
@@ -201,10 +201,10 @@ def _read_batch(
 ) -> Iterator[tuple[list[int], list[TokenTree], torch.Tensor]]:
     """Pass by pass: the jobs in it, their trees, and the log-probs of all nodes, joined."""
     most = max(len(forest[index]) for index in batch)
-    contexts = _pad_contexts(trunk, [jobs[index].context_ids_T for index in batch], most > 1)
+    contexts = _pad_contexts(split_model, [jobs[index].context_ids_T for index in batch], most > 1)
     for turn in range(most):
         trees = [forest[index][turn] if turn < len(forest[index]) else None for index in batch]
-        logp = _read_trees(trunk, contexts, trees, temperature)
+        logp = _read_trees(split_model, contexts, trees, temperature)
         rows = [index for index, tree in zip(batch, trees, strict=True) if tree is not None]
         yield rows, [tree for tree in trees if tree is not None], logp
 
@@ -221,16 +221,18 @@ def _forest(members: Sequence[tuple[IntArray, ...]], width: int) -> list[list[To
     return forest
 
 
-def _pad_contexts(trunk: Trunk, contexts: Sequence[IntArray], is_kept: bool) -> _Contexts:
+def _pad_contexts(
+    split_model: SplitModel, contexts: Sequence[IntArray], is_kept: bool
+) -> _Contexts:
     width = max(len(ids) for ids in contexts)
     ids_BC = np.zeros((len(contexts), width), dtype=np.int64)
     for row, ids in enumerate(contexts):
         ids_BC[row, : len(ids)] = ids
     layer = partial(_ContextLayer, width)
     return _Contexts(
-        ids_BC=torch.from_numpy(ids_BC).to(trunk.device),
-        length_B=torch.tensor([len(ids) for ids in contexts], device=trunk.device),
-        places=trunk.places(contexts),
+        ids_BC=torch.from_numpy(ids_BC).to(split_model.device),
+        length_B=torch.tensor([len(ids) for ids in contexts], device=split_model.device),
+        places=split_model.places(contexts),
         cache=Cache(layer_class_to_replicate=layer) if is_kept else None,
     )
 
@@ -258,7 +260,10 @@ class _ContextLayer(DynamicLayer):  # type: ignore[misc]  # transformers is unty
 
 
 def _read_trees(
-    trunk: Trunk, contexts: _Contexts, trees: Sequence[TokenTree | None], temperature: float
+    split_model: SplitModel,
+    contexts: _Contexts,
+    trees: Sequence[TokenTree | None],
+    temperature: float,
 ) -> torch.Tensor:
     """Log-prob of every node of the rows' trees, joined; the first call also reads the contexts."""
     width = max(len(tree) for tree in trees if tree is not None)
@@ -269,15 +274,19 @@ def _read_trees(
         if tree is not None:
             plan[:, row, : len(tree)] = tree.ids_W, tree.parent_W, tree.depth_W, tree.end_W
             is_node[row, : len(tree)] = True
-    ids, parent, depth, end = torch.from_numpy(plan).to(trunk.device)
-    before, head = _forward(trunk, contexts, ids, depth, end)
-    row_N, node_N = torch.from_numpy(np.stack(np.nonzero(is_node))).to(trunk.device)
+    ids, parent, depth, end = torch.from_numpy(plan).to(split_model.device)
+    before, head = _forward(split_model, contexts, ids, depth, end)
+    row_N, node_N = torch.from_numpy(np.stack(np.nonzero(is_node))).to(split_model.device)
     predicting = before[row_N, parent[row_N, node_N] + 1]
     return target_logprobs(predicting, ids[row_N, node_N], head, temperature)
 
 
 def _forward(
-    trunk: Trunk, contexts: _Contexts, ids: torch.Tensor, depth: torch.Tensor, end: torch.Tensor
+    split_model: SplitModel,
+    contexts: _Contexts,
+    ids: torch.Tensor,
+    depth: torch.Tensor,
+    end: torch.Tensor,
 ) -> tuple[torch.Tensor, Any]:
     """Hidden states after the contexts and after each node, and the head that reads them."""
     length = contexts.length_B[:, None]
@@ -288,9 +297,9 @@ def _forward(
         ids = torch.cat([contexts.ids_BC, ids], dim=1)
         positions = torch.cat([span.minimum(length - 1), positions], dim=1)
         mask = torch.cat([_context_mask(contexts, end.shape[1]), mask], dim=1)
-    hidden, head, _ = trunk(
+    hidden, head, _ = split_model(
         ids,
-        _additive(mask, trunk)[:, None],
+        _additive(mask, split_model)[:, None],
         position_ids=contexts.places(positions),
         past_key_values=contexts.cache,
         use_cache=contexts.cache is not None,
@@ -319,9 +328,9 @@ def _context_mask(contexts: _Contexts, width: int) -> torch.Tensor:
     return torch.cat([causal.expand(rows, length, length), unseen], dim=2)
 
 
-def _additive(mask: torch.Tensor, trunk: Trunk) -> torch.Tensor:
+def _additive(mask: torch.Tensor, split_model: SplitModel) -> torch.Tensor:
     """The mask as numbers to add, which every attention takes; in the precision it computes in."""
-    kind = trunk.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else trunk.dtype
+    kind = split_model.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else split_model.dtype
     closed = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, closed)

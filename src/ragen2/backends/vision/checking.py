@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ragen2.backends.vision.sight import Sight
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.errors import ModelError
 from ragen2.seeding import stream
 from ragen2.types import Image, Message
@@ -56,15 +56,17 @@ def _dialogue(images: tuple[Image, ...]) -> list[Message]:
 
 def _ours(network: Any, tokenizer: TemplateTokenizer, images: tuple[Image, ...]) -> torch.Tensor:
     assert tokenizer.images is not None  # noqa: S101 - the caller opened them
-    sight = Sight(network, tokenizer.images)
-    row_T = sight.place(np.array(tokenizer.start(_dialogue(images)), dtype=np.int64), images)
+    embedder = ImageEmbedder(network, tokenizer.images)
+    row_T = embedder.with_image_ids(
+        np.array(tokenizer.start(_dialogue(images)), dtype=np.int64), images
+    )
     device = next(network.parameters()).device
     ids = torch.as_tensor(row_T, device=device)[None]
     slots = torch.arange(len(row_T), device=device)[None]
     out = network(
-        inputs_embeds=sight.embed(ids),
+        inputs_embeds=embedder.embed(ids),
         attention_mask=torch.ones_like(ids),
-        position_ids=sight.places([row_T], device)(slots),
+        position_ids=embedder.places([row_T], device)(slots),
         use_cache=False,
     )
     logits: torch.Tensor = out.logits[0, -1].float()

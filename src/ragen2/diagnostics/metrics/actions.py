@@ -16,7 +16,7 @@ from pydantic import Field
 from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
 from ragen2.diagnostics.statistics.resampling import permutation_p_value
 from ragen2.seeding import stream
-from ragen2.types import FloatArray, Group, IntArray, Trajectory, reading_key
+from ragen2.types import FloatArray, Group, IntArray, Trajectory, context_key
 
 Symbols = Sequence[Hashable]
 """A trajectory as a sequence of turns that can be told apart."""
@@ -167,7 +167,7 @@ def actions_by_prompt(groups: Sequence[Group], turn: int) -> list[list[str]]:
         for trajectory in group.trajectories:
             if len(trajectory.turns) >= turn and trajectory.turns[turn - 1].reply.actions:
                 one = trajectory.turns[turn - 1]
-                key = reading_key(one.prompt_ids_T, one.images)
+                key = context_key(one.prompt_ids_T, one.images)
                 found.setdefault(key, []).append(" || ".join(one.reply.actions))
     return list(found.values())
 

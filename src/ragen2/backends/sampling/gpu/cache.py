@@ -105,7 +105,7 @@ class SlotCache:
         is_waiting = [bool(held) and used == self._calls for held, used in recent]
         return sum(is_waiting) - sum(is_waiting[slot] for slot in taken)
 
-    def place(self, prompts: Sequence[IntArray]) -> list[Place]:
+    def with_image_ids(self, prompts: Sequence[IntArray]) -> list[Place]:
         """A row for every prompt: the one it continues, or the one that was used longest ago.
 
         Equal prompts are read once; the others copy.

@@ -76,7 +76,7 @@ class GPUEngine:
         prompts = [request.prompt_ids_T for request in requests]
         slots = len(requests) + self.cache.waiting(prompts)
         self._reserve(len(requests), slots, params.max_tokens, longest)
-        places = self.cache.place(prompts)
+        places = self.cache.with_image_ids(prompts)
         normed = self._read(prompts, places)
         self._set_draws(requests, params)
         rule = Rule.of(params)

@@ -1,4 +1,4 @@
-"""How a sampler is spoken to: in token ids, or in words alone where a server knows nothing else."""
+"""How a sampler is model_input to: in token ids, or in words alone where a server knows nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spoken:
+class ModelInput:
     """What a model is shown before it writes: ids, or messages where there are no ids."""
 
     ids_T: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -28,7 +28,7 @@ class Spoken:
     """Those among the ids, in the order of their tokens."""
 
 
-class Voice(Protocol):
+class SamplerAdapter(Protocol):
     """Asks one kind of sampler."""
 
     form: ReplyFormat
@@ -40,11 +40,11 @@ class Voice(Protocol):
         completions: Sequence[Completion],
         *,
         first: int,
-    ) -> Spoken | None:
+    ) -> ModelInput | None:
         """System, the turns from ``first`` on and the newest user message; None if that is too long."""
         ...
 
-    def ask(self, asked: Sequence[tuple[Spoken, Key]]) -> list[Completion]:
+    def ask(self, asked: Sequence[tuple[ModelInput, Key]]) -> list[Completion]:
         """One completion each, in order."""
         ...
 
@@ -53,14 +53,14 @@ class Voice(Protocol):
         ...
 
 
-def voice_for(sampler: Sampler | TextSampler, rollout: Rollout) -> Voice:
+def adapter_for(sampler: Sampler | TextSampler, rollout: Rollout) -> SamplerAdapter:
     """The way to speak to this sampler."""
     if isinstance(sampler, TextSampler):
-        return InWords(sampler, rollout)
-    return InTokens(sampler, rollout)
+        return ChatAdapter(sampler, rollout)
+    return TokenAdapter(sampler, rollout)
 
 
-class InTokens:
+class TokenAdapter:
     """Sampled ids are carried over as they are."""
 
     def __init__(self, sampler: Sampler, rollout: Rollout) -> None:
@@ -76,7 +76,7 @@ class InTokens:
         completions: Sequence[Completion],
         *,
         first: int,
-    ) -> Spoken | None:
+    ) -> ModelInput | None:
         """Ids, if they and a whole reply fit the model's context."""
         tokenizer = self._sampler.tokenizer
         ids = prompt_ids(
@@ -85,13 +85,15 @@ class InTokens:
         if len(ids) + self._rollout.max_tokens > self._sampler.max_context:
             return None
         images = tuple(image for user in users[first:] for image in user.images)
-        return Spoken(np.array(ids, dtype=np.int64), images=images)
+        return ModelInput(np.array(ids, dtype=np.int64), images=images)
 
-    def ask(self, asked: Sequence[tuple[Spoken, Key]]) -> list[Completion]:
+    def ask(self, asked: Sequence[tuple[ModelInput, Key]]) -> list[Completion]:
         """One batch."""
         if not asked:
             return []
-        requests = [Request(spoken.ids_T, key, spoken.images) for spoken, key in asked]
+        requests = [
+            Request(model_input.ids_T, key, model_input.images) for model_input, key in asked
+        ]
         return self._sampler.sample(requests, self._rollout.sampling)
 
     def spans(self, completion: Completion) -> tuple[Span, Span]:
@@ -103,7 +105,7 @@ class InTokens:
         )
 
 
-class InWords:
+class ChatAdapter:
     """Messages in, text out. Nothing opens the reply for the model, and nothing is known of its tokens."""
 
     def __init__(self, sampler: TextSampler, rollout: Rollout) -> None:
@@ -118,18 +120,18 @@ class InWords:
         completions: Sequence[Completion],
         *,
         first: int,
-    ) -> Spoken | None:
+    ) -> ModelInput | None:
         """Messages; only the server knows whether they fit."""
         messages = [system, users[first]]
         for turn in range(first, len(completions)):
             messages += [Message("assistant", completions[turn].text), users[turn + 1]]
-        return Spoken(messages=tuple(messages))
+        return ModelInput(messages=tuple(messages))
 
-    def ask(self, asked: Sequence[tuple[Spoken, Key]]) -> list[Completion]:
+    def ask(self, asked: Sequence[tuple[ModelInput, Key]]) -> list[Completion]:
         """One batch."""
         if not asked:
             return []
-        requests = [ChatRequest(spoken.messages, key) for spoken, key in asked]
+        requests = [ChatRequest(model_input.messages, key) for model_input, key in asked]
         return self._sampler.reply(requests, self._sampling)
 
     def spans(self, completion: Completion) -> tuple[Span, Span]:

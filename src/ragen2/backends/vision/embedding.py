@@ -43,7 +43,7 @@ def plain_places(slots_BW: torch.Tensor, rows: Sequence[int] | None = None) -> t
     return slots_BW
 
 
-class Sight:
+class ImageEmbedder:
     """Puts images into the rows that ``network`` reads.
 
     Args:
@@ -61,7 +61,7 @@ class Sight:
         self._merge = int(getattr(network.config.vision_config, "spatial_merge_size", 1))
         self._grids: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def place(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
+    def with_image_ids(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
         """The row with each image token under its own id."""
         if not images:
             return ids_T

@@ -91,7 +91,7 @@ class Crew:
         torch.cuda.set_device(self.rank)
 
 
-def join_crew(world: World) -> Crew:
+def join_process_group(world: World) -> Crew:
     """Meet the other processes of the job."""
     if sys.platform == "linux" and Path("/sys/class/net/lo").exists():
         # One machine: the name of the host need not lead anywhere.

@@ -8,11 +8,16 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-from ragen2.backends.device import WORKSPACE, has_one_order, one_order, prepare_products
+from ragen2.backends.device import (
+    WORKSPACE,
+    deterministic_sums,
+    has_deterministic_sums,
+    prepare_products,
+)
 
 
 def look_and_fail():
-    with one_order():
+    with deterministic_sums():
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert not deterministic.fill_uninitialized_memory
@@ -30,7 +35,7 @@ def test_it_holds_inside_only_and_outlives_an_error():
 def test_a_users_own_wish_is_kept(monkeypatch):
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with one_order():
+        with deterministic_sums():
             pass
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
@@ -42,4 +47,4 @@ def test_a_users_own_wish_is_kept(monkeypatch):
 
 def test_the_embedded_model_has_one_order(embedded):
     # Threads of a CPU race too: where samples share a beginning, its rows get several gradients.
-    assert has_one_order(embedded[0])
+    assert has_deterministic_sums(embedded[0])
