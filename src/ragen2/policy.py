@@ -5,21 +5,65 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from ragen2.types import Completion, FloatArray, Image, IntArray, Message, Sample, Update
 
 if TYPE_CHECKING:
-    from ragen2.algorithms import PPO
-    from ragen2.algorithms.base import Objective
-    from ragen2.algorithms.losses import KLEstimator
-    from ragen2.envs import Env
-    from ragen2.rollout import Rollout, Task
-    from ragen2.types import Group
+    from torch import Tensor
+
+KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """One micro-batch's loss positions, all of length N. ``ref_logp_N`` is None when no KL is asked for."""
+
+    logp_N: Tensor
+    old_logp_N: Tensor
+    advantages_N: Tensor
+    entropy_N: Tensor
+    ref_logp_N: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """Loss of each token and the parts it is made of (the parts are for the log only)."""
+
+    total_N: Tensor
+    parts: dict[str, Tensor]
+
+
+class Objective(Protocol):
+    """What a learner needs of whatever it minimises."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``loss`` wants ``ref_logp_N``."""
+        ...
+
+    def loss(self, inputs: LossInputs) -> TokenLoss:
+        """Loss of each token."""
+        ...
+
+    def token_weights(self, lengths: Sequence[int]) -> FloatArray:
+        """Weight of each sequence's tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CriticSettings:
+    """How the critic of an algorithm that has one is trained."""
+
+    lr: float
+    warmup: int = 0
+    """First steps that train the critic alone."""
+    value_clip: float = 0.0
+    """How far one update may move a value before it is cut; 0 is off."""
 
 
 class Gradient(Protocol):
-    """One number a trained parameter, where the learner has room for them."""
+    """One number per trained parameter, where the learner has room for them."""
 
     def dot(self, other: Self) -> float:
         """Inner product, summed in double precision."""
@@ -111,7 +155,7 @@ class Sampler(Protocol):
         ...
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order."""
+        """One completion per request, in order."""
         ...
 
 
@@ -123,22 +167,7 @@ class TextSampler(Protocol):
     """
 
     def reply(self, requests: Sequence[ChatRequest], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order."""
-        ...
-
-
-@runtime_checkable
-class GroupPlayer(Protocol):
-    """A sampler of several processes: whole groups are shared out among them, not single replies."""
-
-    def play_groups(
-        self,
-        env: Env,
-        groups: Sequence[Sequence[Task]],
-        rollout: Rollout,
-        key: tuple[int | str, ...],
-    ) -> list[Group]:
-        """Every task of every group, as ``ragen2.rollout.play`` does it."""
+        """One completion per request, in order."""
         ...
 
 
@@ -154,7 +183,7 @@ class Scorer(Protocol):
     """Gives log-probs of text it did not necessarily write."""
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         ...
 
 
@@ -179,7 +208,9 @@ class Learner(Protocol):
         """The critic's value before each written token."""
         ...
 
-    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update_critic(
+        self, samples: Sequence[Sample], settings: CriticSettings
+    ) -> dict[str, float]:
         """Train the critic towards each sample's ``returns_T``; metrics of what was done."""
         ...
 

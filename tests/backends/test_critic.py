@@ -125,7 +125,7 @@ def test_a_learner_without_a_critic_says_so(small: Any, random_samples: Samples)
 
 def test_it_learns_what_is_to_come(small: Any, random_samples: Samples) -> None:
     learner, samples = learner_of(small), random_samples(LENGTHS)
-    settings = PPO(value_clip=0.0)
+    settings = PPO(value_clip=0.0).critic
     found = [learner.update_critic(with_targets(samples), settings) for _ in range(12)]
     assert found[0]["value_loss"] == pytest.approx(0.5)
     assert found[-1]["value_loss"] < 0.1
@@ -140,7 +140,7 @@ def test_how_a_batch_is_cut_does_not_change_the_step(
     found = []
     for budget in (size * max(LENGTHS), 10_000):
         learner = learner_of(small, micro_tokens=budget)
-        metrics = learner.update_critic(samples, PPO())
+        metrics = learner.update_critic(samples, PPO().critic)
         found.append((metrics, flat(critic_of(learner).head)))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
     assert (found[0][1] - found[1][1]).abs().max() < 1e-5
@@ -152,7 +152,7 @@ def test_the_first_steps_loss_and_gradient_by_hand(small: Any, random_samples: S
     returns = np.linspace(-1.0, 2.0, 40)
     (sample,) = with_targets(random_samples([40]), returns=returns)
     written = returns[sample.loss_mask_T]
-    found = learner.update_critic([sample], PPO(value_clip=0.0))
+    found = learner.update_critic([sample], PPO(value_clip=0.0).critic)
     assert found["value_loss"] == pytest.approx(0.5 * float((written**2).mean()), rel=1e-5)
     bias = critic_of(learner).head.bias
     moment = learner._need_critic().optimiser.state[bias]["exp_avg"]
@@ -166,27 +166,27 @@ def test_explained_variance_is_of_the_values_before_the_update(
     (sample,) = random_samples([30])
     for values, wanted in ((returns, 1.0), (np.zeros(30), 0.0), (returns / 2, 0.75)):
         (given,) = with_targets([sample], values=values, returns=returns)
-        found = learner_of(small).update_critic([given], PPO())
+        found = learner_of(small).update_critic([given], PPO().critic)
         assert found["explained_variance"] == pytest.approx(wanted)
 
 
 def test_returns_that_do_not_vary_leave_nothing_to_explain(
     small: Any, random_samples: Samples
 ) -> None:
-    found = learner_of(small).update_critic(with_targets(random_samples([30])), PPO())
+    found = learner_of(small).update_critic(with_targets(random_samples([30])), PPO().critic)
     assert "explained_variance" not in found
 
 
 def test_it_takes_as_many_steps_as_the_policy(small: Any, random_samples: Samples) -> None:
     learner = learner_of(small, epochs=2, minibatches=3)
-    learner.update_critic(with_targets(random_samples(LENGTHS)), PPO())
+    learner.update_critic(with_targets(random_samples(LENGTHS)), PPO().critic)
     (steps,) = {int(s["step"]) for s in critic_of(learner).optimiser.state.values()}
     assert steps == 6
 
 
 def test_samples_without_targets_are_refused(small: Any, random_samples: Samples) -> None:
     with pytest.raises(ValueError, match="carry values and returns"):
-        learner_of(small).update_critic(random_samples([20]), PPO())
+        learner_of(small).update_critic(random_samples([20]), PPO().critic)
 
 
 def test_a_target_that_is_not_a_number_changes_nothing_and_is_counted(
@@ -194,7 +194,7 @@ def test_a_target_that_is_not_a_number_changes_nothing_and_is_counted(
 ) -> None:
     learner = learner_of(small)
     before = flat(critic_of(learner).network), flat(critic_of(learner).head)
-    found = learner.update_critic(with_targets(random_samples([30]), returns=np.nan), PPO())
+    found = learner.update_critic(with_targets(random_samples([30]), returns=np.nan), PPO().critic)
     assert found["critic_skipped_steps"] == 1.0
     assert "value_loss" not in found
     assert torch.equal(flat(critic_of(learner).network), before[0])
@@ -204,11 +204,11 @@ def test_a_target_that_is_not_a_number_changes_nothing_and_is_counted(
 def test_too_many_such_targets_in_a_row_end_the_run(small: Any, random_samples: Samples) -> None:
     learner = learner_of(small, max_bad_updates=2)
     bad = with_targets(random_samples([30]), returns=np.nan)
-    learner.update_critic(bad, PPO())
-    learner.update_critic(with_targets(random_samples([30])), PPO())
-    learner.update_critic(bad, PPO())
+    learner.update_critic(bad, PPO().critic)
+    learner.update_critic(with_targets(random_samples([30])), PPO().critic)
+    learner.update_critic(bad, PPO().critic)
     with pytest.raises(RunError, match=r"^2 updates of the critic in a row .* algorithm.critic_lr"):
-        learner.update_critic(bad, PPO())
+        learner.update_critic(bad, PPO().critic)
 
 
 @pytest.mark.parametrize("model", [ModelSettings(), LORA])
@@ -218,8 +218,10 @@ def test_policy_and_critic_do_not_touch_each_other(
     learner = learner_of(small, model)
     samples = with_targets(random_samples(LENGTHS))
     policy, critic = flat(learner.network), flat(critic_of(learner).network)
-    learner.update_critic(samples, PPO())
-    learner.update_critic(samples, PPO())  # the first step moves the head alone: it starts at 0
+    learner.update_critic(samples, PPO().critic)
+    learner.update_critic(
+        samples, PPO().critic
+    )  # the first step moves the head alone: it starts at 0
     assert torch.equal(flat(learner.network), policy)
     moved = flat(critic_of(learner).network)
     assert not torch.equal(moved, critic)
@@ -246,13 +248,13 @@ def test_save_and_load_restore_bit_for_bit(
 ) -> None:
     samples = with_targets(random_samples(LENGTHS))
     one, two = (learner_of(small, model, minibatches=2) for _ in range(2))
-    one.update_critic(samples, PPO())
+    one.update_critic(samples, PPO().critic)
     one.update(samples, PPO(), scale=1.0)
     one.save(tmp_path)
     two.load(tmp_path)
     found = [
         (
-            learner.update_critic(samples, PPO()),
+            learner.update_critic(samples, PPO().critic),
             dict(learner.update(samples, PPO(), scale=1.0).metrics),
             np.concatenate(learner.values(samples)).tolist(),
         )
@@ -267,11 +269,11 @@ def test_bad_steps_in_a_row_are_counted_over_a_resume(
 ) -> None:
     one, two = (learner_of(small, max_bad_updates=2) for _ in range(2))
     bad = with_targets(random_samples([30]), returns=np.nan)
-    one.update_critic(bad, PPO())
+    one.update_critic(bad, PPO().critic)
     one.save(tmp_path)
     two.load(tmp_path)
     with pytest.raises(RunError, match="2 updates of the critic in a row"):
-        two.update_critic(bad, PPO())
+        two.update_critic(bad, PPO().critic)
 
 
 def damaged(kind: str, file: Path) -> None:

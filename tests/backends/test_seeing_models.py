@@ -528,7 +528,7 @@ def test_a_critic_values_what_was_seen(network: Any, tokenizer: TemplateTokenize
         )
         for one, target in zip(samples, (1.0, -1.0), strict=True)
     ]
-    losses = [learner.update_critic(ready, PPO())["value_loss"] for _ in range(80)]
+    losses = [learner.update_critic(ready, PPO().critic)["value_loss"] for _ in range(80)]
     assert losses[-1] < losses[0] / 2
     first, second = (values.mean() for values in learner.values(samples))
     assert first > second + 0.3  # nothing but the image tells them apart

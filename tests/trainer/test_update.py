@@ -16,6 +16,7 @@ from ragen2.backends.open import Agent, open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll
+from ragen2.policy import CriticSettings
 from ragen2.rollout import Rollout
 from ragen2.trainer.samples import draft_samples, flatten
 from ragen2.trainer.update import credited_samples, update
@@ -45,7 +46,9 @@ class Noting:
         self._note("kl", samples)
         return [np.full(int(s.loss_mask_T.sum()), self.kl) for s in samples]
 
-    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update_critic(
+        self, samples: Sequence[Sample], settings: CriticSettings
+    ) -> dict[str, float]:
         self._note("critic", samples)
         return {"value_loss": 0.1}
 

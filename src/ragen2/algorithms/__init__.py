@@ -13,9 +13,7 @@ from ragen2.algorithms.base import (
     Algorithm,
     Credit,
     GroupAlgorithm,
-    LossInputs,
     Outcome,
-    TokenLoss,
 )
 from ragen2.algorithms.grpo import DAPO, GRPO, DrGRPO
 from ragen2.algorithms.losses import (
@@ -31,6 +29,7 @@ from ragen2.algorithms.losses import (
 from ragen2.algorithms.ppo import PPO
 from ragen2.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from ragen2.algorithms.rloo import RLOO
+from ragen2.policy import CriticSettings, LossInputs, TokenLoss
 
 __all__ = [
     "DAPO",
@@ -39,6 +38,7 @@ __all__ = [
     "RLOO",
     "Algorithm",
     "Credit",
+    "CriticSettings",
     "DrGRPO",
     "GroupAlgorithm",
     "LossInputs",

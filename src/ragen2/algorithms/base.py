@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -17,36 +17,14 @@ from pydantic import Field, field_validator
 from ragen2.algorithms.advantages import discounted_returns, overlong_penalty
 from ragen2.algorithms.losses import (
     Aggregation,
-    KLEstimator,
     clipped_surrogate,
     is_clipped,
     kl_estimate,
     token_weights,
 )
 from ragen2.component import Component
+from ragen2.policy import CriticSettings, KLEstimator, LossInputs, TokenLoss
 from ragen2.types import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class LossInputs:
-    """One micro-batch's loss positions, all of length N. ``ref_logp_N`` is None when no KL is asked for."""
-
-    logp_N: Tensor
-    old_logp_N: Tensor
-    advantages_N: Tensor
-    entropy_N: Tensor
-    ref_logp_N: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLoss:
-    """Loss of each token and the parts it is made of (the parts are for the log only)."""
-
-    total_N: Tensor
-    parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +59,7 @@ class Outcome:
         return rewards_T if self.token_rewards_T is None else rewards_T + self.token_rewards_T
 
     def spread(self, values_K: FloatArray) -> FloatArray:
-        """One value a turn, given to all its tokens."""
+        """One value per turn, given to all its tokens."""
         return np.repeat(values_K, self.lengths_K)
 
 
@@ -91,23 +69,6 @@ class Credit:
 
     advantages_T: FloatArray
     returns_T: FloatArray | None = None
-
-
-class Objective(Protocol):
-    """What a learner needs of whatever it minimises."""
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether ``loss`` wants ``ref_logp_N``."""
-        ...
-
-    def loss(self, inputs: LossInputs) -> TokenLoss:
-        """Loss of each token."""
-        ...
-
-    def token_weights(self, lengths: Sequence[int]) -> FloatArray:
-        """Weight of each sequence's tokens."""
-        ...
 
 
 class Algorithm(Component, ABC):
@@ -158,6 +119,15 @@ class Algorithm(Component, ABC):
     def needs_reference_in_reward(self) -> bool:
         """Whether KL is taken from the reward."""
         return self.kl_coefficient > 0.0 and self.kl_in == "reward"
+
+    @property
+    def critic(self) -> CriticSettings | None:
+        """How the critic is trained; None: this algorithm asks for no values.
+
+        With a critic, ``credit`` finds its values in ``Outcome.values_T`` and returns its targets in
+        ``Credit.returns_T``.
+        """
+        return None
 
     @abstractmethod
     def credit(self, batch: Sequence[Sequence[Outcome]]) -> list[list[Credit]]:

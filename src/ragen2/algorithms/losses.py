@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ragen2.policy import KLEstimator
 from ragen2.types import FloatArray
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ Aggregation = Literal[
     "seq_mean_token_sum",
     "seq_mean_token_sum_norm",
 ]
-KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 MAX_LOG_RATIO = 20.0
 MAX_K3 = 10.0
 

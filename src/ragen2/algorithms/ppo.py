@@ -13,6 +13,7 @@ from pydantic import Field
 
 from ragen2.algorithms.advantages import bi_level_gae, gae, whiten
 from ragen2.algorithms.base import Algorithm, Credit, Outcome
+from ragen2.policy import CriticSettings
 from ragen2.types import FloatArray
 
 
@@ -37,6 +38,11 @@ class PPO(Algorithm):
     value_clip: float = Field(
         0.5, ge=0.0, description="how far one update may move a value before it is cut; 0 is off"
     )
+
+    @property
+    def critic(self) -> CriticSettings:
+        """The critic's learning rate, warm-up and clip."""
+        return CriticSettings(self.critic_lr, self.critic_warmup, self.value_clip)
 
     def credit(self, batch: Sequence[Sequence[Outcome]]) -> list[list[Credit]]:
         """Advantages (whitened) and the critic's targets."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragen2.algorithms.base import LossInputs, TokenLoss
 from ragen2.algorithms.losses import token_weights
+from ragen2.policy import LossInputs, TokenLoss
 from ragen2.types import FloatArray
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging as hf_logging
 
-from ragen2.algorithms import PPO, Algorithm
+from ragen2.algorithms import Algorithm
 from ragen2.backends.distributed.team import Replicas, Shards
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.load import locate, open_model, open_tokenizer, pick_device
@@ -73,12 +73,13 @@ def open_agent(
         crew.take_device(device)
     network, tokenizer = open_model(model.path, device=device)
     trained = _learner(network, tokenizer, model, learner, seed, crew)
-    silent = algorithm.critic_warmup if isinstance(algorithm, PPO) else 0
-    trained.set_total_updates(max(0, steps - silent) * learner.epochs * learner.minibatches)
+    critic = None if algorithm is None else algorithm.critic
+    policy_steps = steps if critic is None else max(0, steps - critic.warmup)
+    trained.set_total_updates(policy_steps * learner.epochs * learner.minibatches)
     if algorithm is not None and algorithm.kl_coefficient > 0.0:
         trained.keep_reference()
-    if isinstance(algorithm, PPO):
-        trained.start_critic(algorithm.critic_lr)
+    if critic is not None:
+        trained.start_critic(critic.lr)
     local = HFPolicy(
         trained.whole,
         tokenizer,

@@ -1,4 +1,4 @@
-"""Play groups of episodes: one batched sample a turn for all that still run.
+"""Play groups of episodes: one batched sample per turn for all that still run.
 
 Where a step of the environment waits for something else, the episodes are cut into fixed cohorts: while one
 is sampled, the steps of the others run in threads. Which episodes are sampled together, and in which order,
@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.policy import GroupPlayer, Sampler, TextSampler
+from ragen2.policy import Sampler, TextSampler
 from ragen2.rollout.context import (
     first_visible_turn,
     shown_image,
@@ -48,6 +49,17 @@ class Task:
 
     seed: int
     luck: int
+
+
+@runtime_checkable
+class GroupPlayer(Protocol):
+    """A sampler of several processes: whole groups are shared out among them, not single replies."""
+
+    def play_groups(
+        self, env: Env, groups: Sequence[Sequence[Task]], rollout: Rollout, key: Key
+    ) -> list[Group]:
+        """Every task of every group, as ``play`` does it."""
+        ...
 
 
 def play(

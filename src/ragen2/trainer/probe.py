@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2.algorithms.base import LossInputs, TokenLoss
-from ragen2.algorithms.losses import KLEstimator, kl_estimate, token_weights
+from ragen2.algorithms.losses import kl_estimate, token_weights
 from ragen2.diagnostics.metrics.gradients import (
     BucketGradient,
     GradientReport,
@@ -27,6 +26,7 @@ from ragen2.diagnostics.metrics.gradients import (
 )
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.filtering import KeepAll
+from ragen2.policy import LossInputs, TokenLoss
 from ragen2.rollout import Task, play
 from ragen2.rollout.image_support import require_vision
 from ragen2.spread import spread
@@ -38,7 +38,7 @@ from ragen2.types import Sample
 if TYPE_CHECKING:
     from ragen2.algorithms import Algorithm
     from ragen2.config import Probe, RunConfig
-    from ragen2.policy import Gradient, Learner, Sampler
+    from ragen2.policy import Gradient, KLEstimator, Learner, Sampler
     from ragen2.types import FloatArray, Group
 
 FIRST_PROBE_TASK = SEEDS_PER_RUN // 2

@@ -16,11 +16,18 @@ from ragen2.errors import RagenError
 from ragen2.rollout import Task, play
 
 if TYPE_CHECKING:
-    from ragen2.algorithms import PPO
-    from ragen2.algorithms.base import Objective
-    from ragen2.algorithms.losses import KLEstimator
     from ragen2.envs import Env
-    from ragen2.policy import ChatTokenizer, Gradient, Learner, Pair, Request, SamplingParams
+    from ragen2.policy import (
+        ChatTokenizer,
+        CriticSettings,
+        Gradient,
+        KLEstimator,
+        Learner,
+        Objective,
+        Pair,
+        Request,
+        SamplingParams,
+    )
     from ragen2.rollout import Rollout
     from ragen2.trainer.loop import Policy
     from ragen2.types import Completion, FloatArray, Group, Sample, Update
@@ -110,7 +117,9 @@ class Hand:
         """As above."""
         return self.learner.values(samples)
 
-    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update_critic(
+        self, samples: Sequence[Sample], settings: CriticSettings
+    ) -> dict[str, float]:
         """As above."""
         return self.learner.update_critic(samples, settings)
 
@@ -209,7 +218,9 @@ class Lead:
         found: list[FloatArray] = self._order("values", samples)
         return found
 
-    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update_critic(
+        self, samples: Sequence[Sample], settings: CriticSettings
+    ) -> dict[str, float]:
         """One update of all critics."""
         found: dict[str, float] = self._order("update_critic", samples, settings)
         return found

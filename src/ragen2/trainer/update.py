@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2.algorithms import PPO
 from ragen2.trainer.samples import (
     Drafts,
     at_written_tokens,
@@ -37,9 +36,9 @@ def update(
         return None
     algorithm = config.algorithm
     metrics = dict(credited.metrics)
-    if isinstance(algorithm, PPO):
-        metrics |= learner.update_critic(samples, algorithm)
-        if step <= algorithm.critic_warmup:
+    if algorithm.critic is not None:
+        metrics |= learner.update_critic(samples, algorithm.critic)
+        if step <= algorithm.critic.warmup:
             return Update(metrics, 0, 0)
     ratio = selection.kept_ratio
     scale = {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[config.loss_scale]
@@ -94,7 +93,7 @@ def _with_learner(
             [dataclasses.replace(o, token_rewards_T=c) for o, c in zip(row, cost, strict=True)]
             for row, cost in zip(batch, costs, strict=True)
         ]
-    if isinstance(algorithm, PPO):
+    if algorithm.critic is not None:
         values = _joined(drafts, learner.values(list(flatten(drafts))))
         batch = [
             [dataclasses.replace(o, values_T=v) for o, v in zip(row, value, strict=True)]

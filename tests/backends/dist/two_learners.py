@@ -124,7 +124,7 @@ def compare_updates(alone: TorchLearner, shared: TorchLearner, samples: list[Sam
         assert one.metrics.keys() == two.metrics.keys()
         for name, value in one.metrics.items():
             near(np.array(value), np.array(two.metrics[name]))
-        ours, theirs = (each.update_critic(some, ALGORITHM) for each in (alone, shared))
+        ours, theirs = (each.update_critic(some, ALGORITHM.critic) for each in (alone, shared))
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
             near(np.array(value), np.array(theirs[name]))
@@ -143,7 +143,7 @@ def check_checkpoint(parts: Any, shared: TorchLearner, mode: str, crew: Crew, fo
         each.load(folder)
     for each in (shared, again, single):
         each.update(samples, ALGORITHM, scale=1.0)
-        each.update_critic(samples, ALGORITHM)
+        each.update_critic(samples, ALGORITHM.critic)
     assert (flat(again.whole) == flat(shared.whole)).all()
     near(flat(single.whole), flat(shared.whole), atol=1e-5)
     same = [

@@ -16,13 +16,13 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ragen2.algorithms.base import Objective
 from ragen2.backends.distributed.team import Shards, whole_tensor
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.learner.optimiser import adamw
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import ConfigError
+from ragen2.policy import Objective
 from ragen2.types import Sample, Update
 
 

@@ -18,10 +18,10 @@ from ragen2.backends.learner.forward import Reader
 from ragen2.backends.learner.optimiser import BadSteps, adamw
 from ragen2.backends.learner.saving import disk_errors
 from ragen2.backends.vision.embedding import ImageEmbedder
+from ragen2.policy import CriticSettings
 from ragen2.types import FloatArray, Sample
 
 if TYPE_CHECKING:
-    from ragen2.algorithms import PPO
     from ragen2.backends.settings import LearnerSettings
     from ragen2.backends.vision.inputs import ImageInputs
 
@@ -77,7 +77,7 @@ class Critic:
         joined = self.team.join(found)
         return [joined[row] for row in range(len(samples))]
 
-    def update(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update(self, samples: Sequence[Sample], settings: CriticSettings) -> dict[str, float]:
         """As many optimiser steps as the policy takes, on the same minibatches' worth of samples."""
         totals = {"value_loss": 0.0, "critic_grad_norm": 0.0}
         steps = skipped = 0
@@ -117,7 +117,7 @@ class Critic:
         """Where the weights are."""
         return self.head.weight.device
 
-    def _step(self, samples: Sequence[Sample], settings: PPO) -> tuple[float, float]:
+    def _step(self, samples: Sequence[Sample], settings: CriticSettings) -> tuple[float, float]:
         """Loss and gradient norm; the step is taken only when both are finite."""
         self.optimiser.zero_grad(set_to_none=True)
         weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")

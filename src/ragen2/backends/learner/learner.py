@@ -9,14 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from ragen2.algorithms.base import LossInputs, Objective
-from ragen2.algorithms.losses import KLEstimator, kl_estimate
+from ragen2.algorithms.losses import kl_estimate
 from ragen2.backends.device import compute_dtype, side_by_side
 from ragen2.backends.distributed.team import ALONE, Team, whole_tensor
 from ragen2.backends.learner.batches import Batch, random_parts
@@ -32,10 +31,8 @@ from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.backends.vision.encodings import tower_of
 from ragen2.errors import RunError
+from ragen2.policy import CriticSettings, KLEstimator, LossInputs, Objective
 from ragen2.types import FloatArray, Sample, Update
-
-if TYPE_CHECKING:
-    from ragen2.algorithms import PPO
 
 OPTIMISER_FILE = "optimizer.pt"
 DAMAGED = (
@@ -141,7 +138,9 @@ class TorchLearner:
         """The critic's value before each written token."""
         return self._need_critic().values(samples)
 
-    def update_critic(self, samples: Sequence[Sample], settings: PPO) -> dict[str, float]:
+    def update_critic(
+        self, samples: Sequence[Sample], settings: CriticSettings
+    ) -> dict[str, float]:
         """Train the critic towards each sample's returns."""
         return self._need_critic().update(samples, settings)
 

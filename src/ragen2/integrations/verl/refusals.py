@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragen2.algorithms import PPO, Algorithm
+from ragen2.algorithms import Algorithm
 from ragen2.backends.settings import ModelSettings
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
@@ -28,7 +28,7 @@ def _of_algorithm(config: RunConfig) -> list[str]:
             f"loss_scale is {config.loss_scale!r}, which reaches verl's loss through the advantages, "
             "and KL or entropy terms would miss it; use none"
         )
-    needs_workers = isinstance(algorithm, PPO) or algorithm.needs_reference_in_reward
+    needs_workers = algorithm.critic is not None or algorithm.needs_reference_in_reward
     if config.filter.kind == "trajectory" and needs_workers:
         found.append(
             "filter.kind is 'trajectory', which leaves members out before verl's critic and reference "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ragen2.algorithms import PPO
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
 from ragen2.integrations.verl.refusals import refuse_untranslatable
@@ -150,7 +149,7 @@ def _algorithm(config: RunConfig) -> dict[str, Any]:
     one = config.algorithm
     name = "actor_rollout_ref.actor"
     return {
-        "algorithm.adv_estimator": "gae" if isinstance(one, PPO) else "grpo",
+        "algorithm.adv_estimator": "gae" if one.critic else "grpo",
         "algorithm.use_kl_in_reward": one.needs_reference_in_reward,
         "algorithm.kl_penalty": one.kl_estimator,
         "algorithm.kl_ctrl.kl_coef": one.kl_coefficient,
@@ -170,17 +169,17 @@ def _algorithm(config: RunConfig) -> dict[str, Any]:
 
 
 def _critic(config: RunConfig, job: Job) -> dict[str, Any]:
-    one, learner = config.algorithm, config.learner
-    if not isinstance(one, PPO):
+    critic, learner = config.algorithm.critic, config.learner
+    if critic is None:
         return {"critic.enable": False}
     return {
         "critic.enable": True,
         # verl's first step that updates the policy; ours is the number of steps before it.
-        "trainer.critic_warmup": one.critic_warmup + 1 if one.critic_warmup else 0,
+        "trainer.critic_warmup": critic.warmup + 1 if critic.warmup else 0,
         **_model(config, job, "critic.model"),
         "critic.strategy": "fsdp2",
         **_engine(config, job, "critic.fsdp"),
-        "critic.optim.lr": one.critic_lr,
+        "critic.optim.lr": critic.lr,
         "critic.optim.weight_decay": 0.0,
         "critic.optim.lr_scheduler_type": "constant",
         "critic.optim.clip_grad": learner.grad_clip,
@@ -188,7 +187,7 @@ def _critic(config: RunConfig, job: Job) -> dict[str, Any]:
         "critic.use_dynamic_bsz": True,
         "critic.ppo_max_token_len_per_gpu": _micro_tokens(config, job),
         "critic.data_loader_seed": config.seed,
-        "critic.cliprange_value": one.value_clip or NEVER_CLIPPED,
+        "critic.cliprange_value": critic.value_clip or NEVER_CLIPPED,
         "critic.loss_agg_mode": "token-mean",
         "critic.loss_scale_factor": None,
     }
