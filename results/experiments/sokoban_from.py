@@ -1,4 +1,4 @@
-"""Sokoban whose held-out tasks begin at another number, so that seeds of a run can be judged on tasks of their own.
+"""Sokoban whose held-out tasks begin at another number: each seed of a run is judged on tasks of its own.
 
 Training tasks, rooms, rewards and prompts are those of Sokoban.
 """

@@ -90,7 +90,7 @@ class Checkpoints(Settings):
     rollouts_every: int = Field(1, ge=1, description="steps between saved rollouts")
 
 
-class Watch(EarlyWarning):
+class WarningSettings(EarlyWarning):
     """When a fall of MI or retrieval is an alarm, and what is done about it."""
 
     response: Literal["off", "warn", "checkpoint", "stop", "command"] = Field(
@@ -214,7 +214,9 @@ class RunConfig(Settings):
         default_factory=default_diagnostics, description="what is measured"
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="held-out success")
-    warning: Watch = Field(default_factory=Watch, description="the alarm at early collapse")
+    warning: WarningSettings = Field(
+        default_factory=WarningSettings, description="the alarm at early collapse"
+    )
     stops: Stops = Field(default_factory=Stops, description="when a run ends by itself")
     probe: Probe = Field(default_factory=Probe, description="gradients by reward variance")
     checkpoints: Checkpoints = Field(

@@ -187,6 +187,10 @@ class Scorer(Protocol):
         ...
 
 
+class Policy(Sampler, Scorer, Protocol):
+    """Samples, and scores with the same weights."""
+
+
 class Learner(Protocol):
     """Holds trainable weights."""
 

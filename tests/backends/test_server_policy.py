@@ -19,7 +19,7 @@ from ragen2.envs import Bandit
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout
-from ragen2.trainer.assess import assess
+from ragen2.trainer.evaluate import assess
 from ragen2.types import Finish
 
 

@@ -12,7 +12,7 @@ from ragen2.config import RunConfig, dump_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.errors import ConfigError, RunError
 from ragen2.rollout import Rollout
-from ragen2.trainer.assess import Verdict
+from ragen2.trainer.evaluate import Assessment
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_every_scope_has_its_row_and_every_absence_its_line(capsys):
     metrics = {"eval/success": 0.5} | scope_metrics("first_turn", 0.91)
     metrics |= scope_metrics("turn_2", 0.82) | scope_metrics("trajectory", 0.73)
     absent = {"collapse/turn_3": "3 reasonings to score, 8 are needed"}
-    print_verdict("model", "FrozenLake", Verdict(metrics, "diverse_grounded", absent))
+    print_verdict("model", "FrozenLake", Assessment(metrics, "diverse_grounded", absent))
     shown = capsys.readouterr().out
     for row, value in (("first turn", "0.910"), ("turn 2", "0.820"), ("trajectory", "0.730")):
         assert any(row in line and value in line for line in shown.splitlines()), row
@@ -88,14 +88,14 @@ def test_every_scope_has_its_row_and_every_absence_its_line(capsys):
 
 
 def test_one_scope_needs_no_second_table(capsys):
-    print_verdict("model", "Bandit", Verdict(scope_metrics("first_turn", 0.9), None))
+    print_verdict("model", "Bandit", Assessment(scope_metrics("first_turn", 0.9), None))
     shown = capsys.readouterr().out
     assert "by scope" not in shown
     assert "regime: not measured (no reasoning to score)" in shown
 
 
 def test_the_json_holds_metrics_and_absences(tmp_path):
-    verdict = Verdict({"eval/success": 0.5}, None, {"collapse/turns": "none"})
+    verdict = Assessment({"eval/success": 0.5}, None, {"collapse/turns": "none"})
     write_json(tmp_path / "found.json", "model", verdict)
     assert json.loads((tmp_path / "found.json").read_text()) == {
         "model": "model",

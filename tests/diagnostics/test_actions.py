@@ -181,13 +181,13 @@ def test_the_diagnostic_names_them_all(walk):
     assert found["rollout/no_effect"] == found["rollout/stuck"] == 0.0
     assert found["rollout/oscillation_null"] == pytest.approx(1 / 3)
     assert 0.0 < found["rollout/oscillation_p_value"] <= 1.0
-    assert Actions().missing(Evidence(1, [group])) == {}
+    assert Actions().measure(Evidence(1, [group])).absent == {}
 
 
 def test_short_episodes_leave_reasons(walk):
     evidence = Evidence(1, [Group(Prompt("E", 0, ()), (walk("L:1"),))])
     assert Actions().measure(evidence) == {}
-    assert Actions().missing(evidence) == {
+    assert Actions().measure(evidence).absent == {
         "rollout/oscillation": "no episode had three turns",
         "rollout/no_effect": "no action was taken after a first turn",
     }

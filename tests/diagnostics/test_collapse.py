@@ -85,7 +85,7 @@ def test_each_scope_has_its_own_prefix_and_its_own_traces(turn_of):
     evidence = Evidence(1, batch(turn_of), TableScorer())
     found = everything.measure(evidence)
     assert scopes_of(found) == {"first_turn", "turn_2", "turn_3", "trajectory"}
-    assert everything.missing(evidence) == {}
+    assert everything.measure(evidence).absent == {}
     for scope, traces, prompts in (
         ("first_turn", 16, 4),
         ("turn_2", 16, 4),
@@ -131,7 +131,7 @@ def test_a_budget_too_small_for_anything_is_a_reason_and_not_an_error(turn_of):
     evidence = Evidence(1, batch(turn_of), TableScorer())
     tiny = Collapse(max_tokens=3)
     assert tiny.measure(evidence) == {}
-    assert tiny.missing(evidence) == {
+    assert tiny.measure(evidence).absent == {
         "collapse/first_turn": "0 reasonings to score, 2 are needed",
     }
 
@@ -141,7 +141,7 @@ def test_a_turn_that_few_reach_is_missing_with_its_reason(turn_of):
     wide = Collapse(scopes=("turns", "trajectory"), resamples=100)
     evidence = Evidence(1, groups, TableScorer())
     assert scopes_of(wide.measure(evidence)) == {"trajectory"}
-    assert wide.missing(evidence) == {
+    assert wide.measure(evidence).absent == {
         "collapse/turn_2": f"3 reasonings to score, {FEWEST_TRACES} are needed"
     }
 
@@ -150,13 +150,13 @@ def test_a_batch_of_single_turns_says_that_there_are_no_later_ones(turn_of):
     wide = Collapse(scopes=("turns",))
     evidence = Evidence(1, batch(turn_of, turns=1), TableScorer())
     assert wide.measure(evidence) == {}
-    assert wide.missing(evidence) == {"collapse/turns": "no trajectory has a second turn"}
+    assert wide.measure(evidence).absent == {"collapse/turns": "no trajectory has a second turn"}
 
 
 def test_one_prompt_cannot_be_compared(turn_of):
     evidence = Evidence(1, batch(turn_of, prompts=1), TableScorer())
     assert Collapse().measure(evidence) == {}
-    assert Collapse().missing(evidence) == {
+    assert Collapse().measure(evidence).absent == {
         "collapse/first_turn": "1 distinct prompt among 4 reasonings, 2 are needed"
     }
 

@@ -254,12 +254,12 @@ def test_too_few_replies_leave_a_reason_and_no_number(turn_of):
     policy = POLICIES["both"]
     evidence = Evidence(1, batch(turn_of, policy, members=1), policy)
     assert Flow().measure(evidence) == {}
-    reasons = Flow().missing(evidence)
+    reasons = Flow().measure(evidence).absent
     assert reasons["flow/first_turn/reasoning_action_swap"] == (
         "4 replies with reasoning and action, 8 are needed"
     )
     assert reasons["flow/first_turn/input_action"] == "fewer than two prompts had two actions each"
-    assert Flow(scopes=("turns",)).missing(evidence)["flow/turns/reasoning_action_swap"] == (
+    assert Flow(scopes=("turns",)).measure(evidence).absent["flow/turns/reasoning_action_swap"] == (
         "no trajectory has a second turn"
     )
 
@@ -267,7 +267,7 @@ def test_too_few_replies_leave_a_reason_and_no_number(turn_of):
 def test_one_prompt_alone_leaves_a_reason(turn_of):
     policy = POLICIES["both"]
     evidence = Evidence(1, batch(turn_of, policy)[:1], policy)
-    assert Flow().missing(evidence)["flow/first_turn/reasoning_action_swap"] == (
+    assert Flow().measure(evidence).absent["flow/first_turn/reasoning_action_swap"] == (
         "1 distinct prompt among 8 replies, 2 are needed"
     )
 

@@ -241,18 +241,18 @@ def test_no_more_prompts_and_traces_are_taken_than_allowed(turn_of):
 def test_it_is_silent_where_no_image_is_shown(turn_of, group_of):
     evidence = Evidence(1, [group_of([0.0, 1.0])], POLICIES["image"])
     assert Vision().measure(evidence) == {}
-    assert Vision().missing(evidence) == {}
+    assert Vision().measure(evidence).absent == {}
 
 
 def test_too_little_to_compare_leaves_a_reason(turn_of):
     policy = POLICIES["image"]
     few = Evidence(1, batch(turn_of, policy, members=2), policy)
     assert Vision().measure(few) == {}
-    assert Vision().missing(few) == {
+    assert Vision().measure(few).absent == {
         "vision/first_turn": "6 reasonings with images of one size, 8 are needed"
     }
     alone = Evidence(1, batch(turn_of, policy)[:1], policy)
-    assert Vision().missing(alone) == {
+    assert Vision().measure(alone).absent == {
         "vision/first_turn": "all reasonings are about one image, 2 are needed"
     }
 

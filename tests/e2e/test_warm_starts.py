@@ -15,7 +15,7 @@ from ragen2.backends.open import open_agent, quiet_transformers
 from ragen2.backends.settings import LearnerSettings
 from ragen2.config import load_run
 from ragen2.envs import FrozenLake
-from ragen2.trainer.assess import Verdict, assess
+from ragen2.trainer.evaluate import Assessment, assess
 from ragen2.trainer.warmstart import WarmstartConfig, warmstart
 
 COLLAPSE = "collapse/first_turn/"
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> list[Verdict]:
+def verdicts() -> list[Assessment]:
     """Five models, from the one that ignores its lake to the one that describes it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -35,12 +35,12 @@ def verdicts() -> list[Verdict]:
 
 
 @pytest.fixture(scope="module")
-def over_levels(verdicts: list[Verdict]) -> Callable[[str], list[float]]:
+def over_levels(verdicts: list[Assessment]) -> Callable[[str], list[float]]:
     """A collapse metric of the five models, in order of groundedness."""
     return lambda name: [verdict.metrics[COLLAPSE + name] for verdict in verdicts]
 
 
-def warm_started(groundedness: float) -> Verdict:
+def warm_started(groundedness: float) -> Assessment:
     """Seventy steps from the embedded model; one turn a game, because collapse is read off first turns."""
     quiet_transformers()
     config = WarmstartConfig(
@@ -56,7 +56,7 @@ def warm_started(groundedness: float) -> Verdict:
     return assess(load_run(None, ["evaluation.tasks=16", "env.max_turns=1"]), agent.policy)
 
 
-def test_all_write_well_formed_replies(verdicts: list[Verdict]) -> None:
+def test_all_write_well_formed_replies(verdicts: list[Assessment]) -> None:
     for verdict in verdicts:
         assert verdict.metrics["eval/format_validity"] >= 0.97
 
@@ -84,6 +84,6 @@ def test_ungrounded_reasoning_tells_nothing_about_its_lake(over_levels) -> None:
     assert low <= over_levels("retrieval_chance")[0] <= high
 
 
-def test_the_regimes_are_named(verdicts: list[Verdict]) -> None:
+def test_the_regimes_are_named(verdicts: list[Assessment]) -> None:
     assert verdicts[-1].regime == "diverse_grounded"
     assert verdicts[0].regime == "template_collapse"

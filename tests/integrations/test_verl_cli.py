@@ -15,7 +15,7 @@ from ragen2.config import dump_config, load_run
 from ragen2.errors import ConfigError, DependencyError, EnvError, RunError
 from ragen2.integrations.verl import job, versions
 from ragen2.integrations.verl.publish import publish
-from ragen2.integrations.verl.records import RunLog
+from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.translate import verl_checkpoint
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -36,7 +36,7 @@ def a_run(path: Path, *, steps: int, checkpoint: int) -> None:
     """A run directory with one checkpoint of verl's and ours."""
     config = load_run(None, [f"steps={steps}"])
     RunDirectory.create(path, dump_config(config))
-    log = RunLog(config, path)
+    log = VerlLedger(config, path)
     model = verl_checkpoint(path, checkpoint) / "actor" / "huggingface"
     model.mkdir(parents=True)
     save_file({"weight": np.zeros(1, dtype=np.float32)}, model / "model.safetensors")

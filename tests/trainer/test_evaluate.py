@@ -16,8 +16,7 @@ from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.rollout import Rollout
-from ragen2.trainer.assess import assess
-from ragen2.trainer.evaluate import evaluate, evaluation_metrics
+from ragen2.trainer.evaluate import assess, evaluate, evaluation_metrics
 
 ENV = Bandit(risky_chance=1.0)
 ROLLOUT = Rollout(actions_per_turn=1)

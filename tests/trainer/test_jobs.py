@@ -16,6 +16,7 @@ import pytest
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
+from ragen2.trainer.alarms import AlarmState
 from ragen2.trainer.jobs import child as child_module
 from ragen2.trainer.jobs import run as jobs_module
 from ragen2.trainer.jobs.child import Child, end_all, hold, is_held
@@ -28,7 +29,6 @@ from ragen2.trainer.jobs.run import (
     run_jobs,
 )
 from ragen2.trainer.state import TrainerState
-from ragen2.trainer.watchdog import WatchState
 
 TRAINEE = (sys.executable, str(Path(__file__).with_name("trainee.py")))
 PATIENCE = 60.0
@@ -321,8 +321,8 @@ def saved(one: Job, state: TrainerState) -> Job:
 
 
 def alarmed(step: int) -> TrainerState:
-    calm = WatchState()
-    raised = WatchState.model_validate(
+    calm = AlarmState()
+    raised = AlarmState.model_validate(
         calm.model_dump() | {"warning": {**_plain(calm.warning), "is_raised": True}}
     )
     return TrainerState(step=step, watch=raised)

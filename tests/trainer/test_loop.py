@@ -30,8 +30,9 @@ from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.seeding import stream
 from ragen2.trainer.batch import SEEDS_PER_RUN, training_tasks
-from ragen2.trainer.loop import next_emas, train
-from ragen2.trainer.state import Diet, TrainerState, read_state
+from ragen2.trainer.loop import train
+from ragen2.trainer.state import OfferedTasks, TrainerState, read_state
+from ragen2.trainer.step_ledger import next_emas
 from ragen2.types import Update
 
 GOLDEN = Path(__file__).with_name("golden_steps.jsonl")
@@ -236,10 +237,10 @@ def test_the_regime_of_a_walker_that_names_its_cell_is_grounded(new_run):
 def test_phases_are_timed_and_announced_in_order(new_run):
     listener, run = Listener(), new_run(config())
     trained(config(), run, sinks=[listener])
-    four = ["rollout", "score", "diagnose", "update"]
-    assert listener.phases == [*four, *four, *four, "evaluate", *four, "evaluate"]
+    each = ["rollout", "score", "diagnose", "filter", "update"]
+    assert listener.phases == ["evaluate", *each, *each, *each, "evaluate", *each, "evaluate"]
     seconds = run.records()[3].seconds
-    assert list(seconds) == ["rollout", "step", "score", "diagnose", "update", "evaluate"]
+    assert list(seconds) == [*each, "evaluate", "step"]
     assert seconds["step"] == pytest.approx(sum(v for k, v in seconds.items() if k != "step"))
 
 
@@ -579,7 +580,7 @@ def test_a_resumed_run_stops_where_the_whole_one_does(new_run):
         broken,
         Fading(),
         sinks=[listener],
-        stop_asked=lambda: listener.records[-1].step == 3,
+        stop_asked=lambda: listener.records[-1].step == 4,
     )
     folder = checkpoint_folder(broken.path, 4)
     again = Fading()
@@ -606,9 +607,9 @@ def test_coverage_is_the_share_of_tasks_of_the_last_steps_that_were_updated_on(n
 
 def test_coverage_forgets_steps_that_are_long_past(new_run):
     configuration = config(steps=1)
-    old = Diet(tasks=tuple(range(100)), kept=(False,) * 100)
+    old = OfferedTasks(tasks=tuple(range(100)), kept=(False,) * 100)
     run = new_run(configuration)
-    before = TrainerState(step=0, recent=(old, *[Diet(tasks=(), kept=())] * 19))
+    before = TrainerState(step=0, recent=(old, *[OfferedTasks(tasks=(), kept=())] * 19))
     trained(configuration, run, state=before)
     record = run.records()[-1]
     assert record.metrics["filter/coverage"] == record.metrics["filter/kept_ratio"]
@@ -808,7 +809,7 @@ def test_a_stopped_run_goes_on_to_the_same_records_and_weights(new_run, stop_aft
         configuration,
         broken,
         sinks=[first],
-        stop_asked=lambda: first.records[-1].step == stop_after - 1,
+        stop_asked=lambda: first.records[-1].step == stop_after,
     )
     assert stopped.step == stop_after
     folder = checkpoint_folder(broken.path, stop_after)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
-from ragen2.trainer.state import Diet, TrainerState, read_state, write_state
+from ragen2.trainer.state import OfferedTasks, TrainerState, read_state, write_state
 from ragen2.trainer.stops import StopState
 
 numbers = st.floats(0, 1e12)
@@ -60,7 +60,7 @@ def test_the_state_of_a_run_before_stops_and_coverage_can_be_read(tmp_path):
 
 def test_what_stops_and_coverage_remember_survives(tmp_path):
     stops = StopState(baseline_sum=0.1 + 0.2, baseline_count=3, low_variance=2, empty=1)
-    recent = (Diet(tasks=(2**47 + 1, 5), kept=(True, False)),)
+    recent = (OfferedTasks(tasks=(2**47 + 1, 5), kept=(True, False)),)
     state = TrainerState(step=3, stops=stops, stopped="because", recent=recent)
     write_state(tmp_path, state)
     assert read_state(tmp_path) == state

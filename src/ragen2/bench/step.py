@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ragen2.config import RunConfig, dump_config
 from ragen2.errors import RunError
+from ragen2.policy import Policy
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.loop import Policy, train
+from ragen2.trainer.loop import train
 
 if TYPE_CHECKING:
     from ragen2.policy import ChatTokenizer, Learner, Request, Sampler, SamplingParams

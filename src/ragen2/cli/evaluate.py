@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from ragen2.backends.remote.settings import ServerSettings
     from ragen2.config import RunConfig
-    from ragen2.policy import TextSampler
-    from ragen2.trainer.assess import Verdict
-    from ragen2.trainer.loop import Policy
+    from ragen2.policy import Policy, TextSampler
+    from ragen2.trainer.evaluate import Assessment
 
 EVALUATED_FILE = "evaluation.jsonl"
 """Held-out tasks, one trajectory a line; ``rollouts/`` has the groups that were cross-scored."""
@@ -48,7 +47,7 @@ def start_run(out: Path, run_toml: str) -> RunDirectory:
     return RunDirectory(out)
 
 
-def finish_run(run: RunDirectory, verdict: Verdict) -> None:
+def finish_run(run: RunDirectory, verdict: Assessment) -> None:
     """Trajectories and numbers, in place of those of an earlier evaluation there."""
     run.rewind(STEP - 1)
     run.save_rollouts(STEP, verdict.groups)
@@ -104,7 +103,7 @@ def evaluate(
     """
     from ragen2.cli.evaluate import finish_run, start_run
     from ragen2.config import dump_config
-    from ragen2.trainer.assess import assess
+    from ragen2.trainer.evaluate import assess
 
     config = evaluation_config(model, env, tasks, overrides or ())
     run = start_run(out, dump_config(config)) if out is not None else None
@@ -196,7 +195,7 @@ def evaluation_config(
     return parse_config(RunConfig, data)
 
 
-def print_verdict(model: str, env: str, verdict: Verdict) -> None:
+def print_verdict(model: str, env: str, verdict: Assessment) -> None:
     """Tables a person can read: the first turn with intervals, then scope by scope."""
     from rich.console import Console
     from rich.table import Table
@@ -247,7 +246,7 @@ def _scope_table(metrics: dict[str, float], scopes: list[str]) -> Table:
     return table
 
 
-def write_json(file: Path, model: str, verdict: Verdict) -> None:
+def write_json(file: Path, model: str, verdict: Assessment) -> None:
     """All that was found, for a program to read."""
     import json
 

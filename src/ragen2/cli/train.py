@@ -29,10 +29,9 @@ from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
-    from ragen2.policy import Learner
+    from ragen2.policy import Learner, Policy
     from ragen2.runs.record import Sink
     from ragen2.runs.store import RunDirectory
-    from ragen2.trainer.loop import Policy
     from ragen2.trainer.state import TrainerState
 
 

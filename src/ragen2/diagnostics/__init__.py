@@ -1,6 +1,6 @@
 """Diagnostics: the index of what is measured. ``measure`` needs numpy and nothing else of ours."""
 
-from ragen2.diagnostics.base import Diagnostic, Evidence
+from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, measure_all
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
 from ragen2.diagnostics.judging.regime import Regime, explain_regime, regime
 from ragen2.diagnostics.judging.warning import EarlyWarning, WarningState
@@ -32,6 +32,7 @@ __all__ = [
     "Finding",
     "Flow",
     "Label",
+    "Measured",
     "NoiseSplit",
     "Played",
     "Regime",
@@ -48,6 +49,7 @@ __all__ = [
     "find_failures",
     "length_control",
     "measure",
+    "measure_all",
     "measure_flow",
     "next_ema",
     "noise_split",

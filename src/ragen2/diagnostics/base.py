@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,6 +19,32 @@ from ragen2.types import Group
 Metrics = dict[str, float]
 
 
+class Measured(Metrics):
+    """The metrics of a diagnostic, with what it could not give and the matrices that it made."""
+
+    def __init__(
+        self,
+        metrics: Mapping[str, float] | None = None,
+        absent: Mapping[str, str] | None = None,
+        scores: Sequence[ScopeScores] = (),
+    ) -> None:
+        super().__init__(metrics or {})
+        self.absent = dict(absent or {})
+        """Each metric that was due and cannot be had, with the reason in one phrase.
+
+        A name may be that of a family of metrics: ``collapse/turn_3``.
+        """
+        self.scores = list(scores)
+        """The score matrices behind the metrics, with their texts."""
+
+    def add(self, other: Metrics) -> None:
+        """Take in what another diagnostic measured; a plain mapping has nothing absent."""
+        self |= other
+        if isinstance(other, Measured):
+            self.absent |= other.absent
+            self.scores += other.scores
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """Everything a diagnostic may look at: the whole, unfiltered batch of one step."""
@@ -30,13 +56,11 @@ class Evidence:
     temperature: float = 1.0
     """What the batch was sampled at; likelihoods are taken at the same."""
     ema: Mapping[str, Ema] = field(default_factory=dict)
-    """Spreads of the marginal averaged over earlier steps, one a scope."""
+    """Spreads of the marginal averaged over earlier steps, one per scope."""
     seed: int = 0
     """Of the run; random draws are named by it and the step."""
     replayer: Replayer | None = None
     """Plays a prompt again in its environment; None where only the rollouts are at hand."""
-    keep_scores: Callable[[ScopeScores], None] | None = None
-    """Takes every score matrix that was made, for the record; None where nobody looks at them."""
 
 
 class Diagnostic(Component, ABC):
@@ -55,12 +79,15 @@ class Diagnostic(Component, ABC):
 
     @abstractmethod
     def measure(self, evidence: Evidence) -> Metrics:
-        """Names to finite numbers. A number that cannot be had is left out, never made up."""
+        """Names to finite numbers. A number that cannot be had is left out, never made up.
 
-    def missing(self, evidence: Evidence) -> dict[str, str]:
-        """What ``measure`` must leave out of this evidence, each name with the reason in one phrase.
-
-        A name may be that of a family of metrics: ``collapse/turn_3``.
+        Return ``Measured`` to say why something was left out; a plain dict where nothing was.
         """
-        del evidence
-        return {}
+
+
+def measure_all(diagnostics: Iterable[Diagnostic], evidence: Evidence) -> Measured:
+    """What all of them find in one evidence."""
+    whole = Measured()
+    for diagnostic in diagnostics:
+        whole.add(diagnostic.measure(evidence))
+    return whole

@@ -98,11 +98,16 @@ class RunDirectory:
         self.images.rewind(step)
         self._clear_partials()
 
-    def save_rollouts(self, step: int, groups: Iterable[Group]) -> None:
-        """One trajectory a line, in one file a step; the images that they name stand beside them."""
+    def save_rollouts(
+        self, step: int, groups: Iterable[Group], *, knows_success: bool = True
+    ) -> None:
+        """One trajectory per line, in one file per step; the images that they name stand beside them.
+
+        ``solved`` is null where success is not known.
+        """
         played = list(groups)
         self.images.save(step, (image for group in played for image in images_of(group)))
-        lines = [line for group in played for line in group_lines(group, step)]
+        lines = [line for group in played for line in group_lines(group, step, knows_success)]
         path = self.path / "rollouts" / f"step_{step:06d}.jsonl"
         try:
             path.parent.mkdir(exist_ok=True)

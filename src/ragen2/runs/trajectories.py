@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,9 +24,15 @@ from ragen2.types import (
 )
 
 
-def group_lines(group: Group, step: int) -> list[str]:
-    """One line a trajectory."""
-    return [json.dumps(_trajectory(one, step), ensure_ascii=False) for one in group.trajectories]
+def group_lines(group: Group, step: int, knows_success: bool = True) -> list[str]:
+    """One line per trajectory; null where success or a log-prob is not known."""
+    lines = []
+    for one in group.trajectories:
+        data = _trajectory(one, step)
+        if not knows_success:
+            data["solved"] = None
+        lines.append(json.dumps(data, ensure_ascii=False))
+    return lines
 
 
 def images_of(group: Group) -> Iterator[Image]:
@@ -92,7 +99,10 @@ def _turn(turn: Turn) -> dict[str, Any]:
     return {
         "prompt_ids": turn.prompt_ids_T.tolist(),
         "ids": turn.completion.ids_T.tolist(),
-        "logprobs": [round(value, 6) for value in turn.completion.logprobs_T.tolist()],
+        "logprobs": [
+            None if math.isnan(value) else round(value, 6)
+            for value in turn.completion.logprobs_T.tolist()
+        ],
         "text": turn.completion.text,
         "finish": turn.completion.finish.value,
         "reasoning": turn.reply.reasoning,

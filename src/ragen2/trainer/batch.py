@@ -1,4 +1,7 @@
-"""The batch of a step: play, choose, and where asked for play on until enough groups are worth an update."""
+"""The batch of a step: what is played, and what the filter keeps of it.
+
+With ``rollout.resample_rounds`` more is played until enough groups pass the filter.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,14 @@ SEEDS_PER_RUN = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """Groups that were played together; with resampling, also what the filter keeps of them."""
+
+    groups: list[Group]
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Everything that was played for a step, and which of it is updated on."""
 
@@ -43,21 +54,35 @@ def training_tasks(config: RunConfig, step: int, round_: int = 0) -> list[list[T
     return [[Task(first + p, luck) for luck in range(size)] for p in range(prompts)]
 
 
-def play_batch(config: RunConfig, sampler: Sampler, step: int) -> Batch:
+def play_rounds(config: RunConfig, sampler: Sampler, step: int) -> list[Round]:
     """One round; with ``rollout.resample_rounds``, more until ``rollout.prompts`` groups are kept."""
-    groups: list[Group] = []
-    selections: list[Selection] = []
-    for round_ in range(config.rollout.resample_rounds + 1):
-        key = (config.seed, "train", step, *(("round", round_) if round_ else ()))
-        played = play(
-            config.env, sampler, training_tasks(config, step, round_), config.rollout, key=key
-        )
-        groups += played
-        selections.append(select_groups(config, played))
-        if sum(int(one.kept_P.sum()) for one in selections) >= config.rollout.prompts:
+    rounds: list[Round] = []
+    num_kept = 0
+    for number in range(config.rollout.resample_rounds + 1):
+        key = (config.seed, "train", step, *(("round", number) if number else ()))
+        tasks = training_tasks(config, step, number)
+        groups = play(config.env, sampler, tasks, config.rollout, key=key)
+        if not config.rollout.resample_rounds:
+            return [Round(groups)]
+        selection = select_groups(config, groups)
+        rounds.append(Round(groups, selection))
+        num_kept += int(selection.kept_P.sum())
+        if num_kept >= config.rollout.prompts:
             break
-    whole = joined(config.filter, selections, config.rollout.prompts)
-    return Batch(groups, whole, len(selections))
+    return rounds
+
+
+def select_rounds(config: RunConfig, rounds: Sequence[Round]) -> Selection:
+    """What the filter keeps of all rounds of a step; rounds that it has seen are not filtered again."""
+    selections = [one.selection or select_groups(config, one.groups) for one in rounds]
+    return joined(config.filter, selections, config.rollout.prompts)
+
+
+def play_batch(config: RunConfig, sampler: Sampler, step: int) -> Batch:
+    """Play the rounds of a step and filter them."""
+    rounds = play_rounds(config, sampler, step)
+    groups = [group for one in rounds for group in one.groups]
+    return Batch(groups, select_rounds(config, rounds), len(rounds))
 
 
 def joined(rule: Filter, selections: Sequence[Selection], most: int) -> Selection:

@@ -1,68 +1,58 @@
-"""Held-out evaluation: success, reward, turns and format on tasks that are never trained on."""
+"""Evaluation without training: held-out success, the probe set, and a whole assessment of a model.
+
+The probe set is the same held-out prompts at every evaluation, so that steps can be compared: training
+prompts change every step, and with them how hard they are to tell apart. A change of ``collapse/probe/`` is a
+change of the policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2.diagnostics import Collapse, Ema, Evidence, surface
-from ragen2.diagnostics.metrics.collapse import PROBE, ScopeTraces, check_scope
+from ragen2.diagnostics import (
+    Collapse,
+    Diagnostic,
+    Evidence,
+    Measured,
+    Vision,
+    measure_all,
+    regime,
+    surface,
+)
+from ragen2.diagnostics.metrics.collapse import PREFIX, PROBE, check_scope
 from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
-from ragen2.policy import Sampler, TextSampler
+from ragen2.policy import Policy, Sampler, Scorer, TextSampler
 from ragen2.rollout import Rollout, Task, play
+from ragen2.rollout.image_support import require_vision
 from ragen2.scoring import first_turn_traces
 from ragen2.seeding import stream
 from ragen2.types import Group
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
-    from ragen2.runs.scores import ScopeScores
-    from ragen2.trainer.loop import Policy
+
+RESAMPLES = 1000
+NO_TOKENS = "the model gives words alone, and scores need the tokens it sampled"
+
+EvidenceOf = Callable[[Sequence[Group], Scorer | None], Evidence]
+"""Makes evidence of groups, with the step, averages and seed of a run."""
 
 
-def measure_probe(
-    config: RunConfig,
-    policy: Policy,
-    *,
-    step: int,
-    ema: Mapping[str, Ema],
-    keep_scores: Callable[[ScopeScores], None] | None = None,
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics under ``collapse/probe/``, or the reason why there are none; both empty when it is off."""
-    if not config.evaluation.probe_prompts:
-        return {}, {}
-    groups = play_probe_set(config, policy)
-    scope = probe_traces(config, groups)
-    if scope.problem:
-        return {}, {f"collapse/{PROBE}": scope.problem}
-    evidence = Evidence(
-        step,
-        groups,
-        policy,
-        config.rollout.temperature,
-        ema,
-        config.seed,
-        keep_scores=keep_scores,
-    )
-    return Collapse().measure_scope(scope, evidence), {}
-
-
-def play_probe_set(config: RunConfig, policy: Policy) -> list[Group]:
-    """One-turn replies to the first held-out tasks, sampled as in training with the same luck each time."""
-    env = config.env.model_copy(update={"max_turns": 1})
-    tasks = [
-        [Task(seed, luck) for luck in range(config.evaluation.probe_traces)]
-        for seed in range(config.evaluation.probe_prompts)
-    ]
-    return play(env, policy, tasks, config.rollout, key=(config.seed, PROBE))
-
-
-def probe_traces(config: RunConfig, groups: list[Group]) -> ScopeTraces:
-    """The reasonings of those replies."""
-    return check_scope(PROBE, first_turn_traces(groups, None, stream(config.seed, PROBE)))
+def evaluate_run(config: RunConfig, policy: Policy, evidence_of: EvidenceOf) -> Measured:
+    """Held-out success and, where it is on, the probe set: what a run measures now and then."""
+    rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
+    tasks = config.evaluation.tasks
+    metrics, _ = evaluate(config.env, policy, rollout, tasks=tasks, seed=config.seed)
+    found = Measured(metrics)
+    if config.evaluation.probe_prompts:
+        groups = play_probe_set(config, policy)
+        found.add(measure_probe(config, evidence_of(groups, policy)))
+    return found
 
 
 def evaluate(
@@ -93,3 +83,74 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
             {"eval/format_validity": found["format_validity"]} if "format_validity" in found else {}
         ),
     }
+
+
+def measure_probe(config: RunConfig, evidence: Evidence) -> Measured:
+    """Metrics under ``collapse/probe/``, or the reason why there are none."""
+    traces = first_turn_traces(evidence.groups, None, stream(config.seed, PROBE))
+    return Collapse().measure_scope(check_scope(PROBE, traces), evidence)
+
+
+def play_probe_set(config: RunConfig, policy: Policy) -> list[Group]:
+    """One-turn replies to the first held-out tasks, sampled as in training with the same luck each time."""
+    env = config.env.model_copy(update={"max_turns": 1})
+    tasks = [
+        [Task(seed, luck) for luck in range(config.evaluation.probe_traces)]
+        for seed in range(config.evaluation.probe_prompts)
+    ]
+    return play(env, policy, tasks, config.rollout, key=(config.seed, PROBE))
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What was found. ``regime`` is None when there was no reasoning to score."""
+
+    metrics: dict[str, float]
+    regime: str | None
+    absent: dict[str, str] = field(default_factory=dict)
+    """Scopes that could not be measured, each with the reason."""
+    evaluated: list[Group] = field(default_factory=list)
+    """The held-out tasks as they were played, once each."""
+    groups: list[Group] = field(default_factory=list)
+    """The groups whose reasoning was cross-scored."""
+
+
+def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
+    """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score.
+
+    The groups of a model that gives words alone are played all the same: they can be audited.
+    """
+    require_vision(config.env, policy, config.rollout)
+    rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
+    metrics, evaluated = evaluate(
+        config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
+    )
+    groups = held_out_groups(config, policy)
+    if isinstance(policy, TextSampler):
+        return Assessment(metrics, None, {PREFIX.rstrip("/"): NO_TOKENS}, evaluated, groups)
+    found = measure_collapse(config, policy, groups)
+    plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
+    judged = regime(plain).value if plain else None
+    return Assessment(metrics | found, judged, found.absent, evaluated, groups)
+
+
+def measure_collapse(config: RunConfig, policy: Policy, groups: list[Group]) -> Measured:
+    """Cross-score ``groups``: all first turns, and where there are more turns, samples of those too.
+
+    Metrics are under ``collapse/<scope>/``, with images also under ``vision/<turn>/``.
+    """
+    every_trace = max(2, config.rollout.prompts * config.rollout.group_size)
+    diagnostics: list[Diagnostic] = [Collapse(max_traces=every_trace, resamples=RESAMPLES)]
+    if config.env.max_turns > 1:
+        wide = Collapse(scopes=("turns", "trajectory"), resamples=RESAMPLES, interval="population")
+        diagnostics.append(wide)
+    diagnostics.append(Vision(resamples=RESAMPLES))
+    evidence = Evidence(0, groups, policy, config.rollout.temperature, seed=config.seed)
+    return measure_all(diagnostics, evidence)
+
+
+def held_out_groups(config: RunConfig, policy: Sampler | TextSampler) -> list[Group]:
+    """Groups of held-out tasks, as many and as large as a training step has."""
+    size = config.rollout.group_size
+    tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(config.rollout.prompts)]
+    return play(config.env, policy, tasks, config.rollout, key=(config.seed, "assess"))

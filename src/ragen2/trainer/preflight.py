@@ -36,8 +36,7 @@ from ragen2.types import Completion, FloatArray, Group
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
-    from ragen2.policy import ChatTokenizer, Request, SamplingParams
-    from ragen2.trainer.loop import Policy
+    from ragen2.policy import ChatTokenizer, Policy, Request, SamplingParams
 
 SCHEMA_VERSION = 1
 SCOPE = "collapse/first_turn"

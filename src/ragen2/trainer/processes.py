@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         Learner,
         Objective,
         Pair,
+        Policy,
         Request,
         SamplingParams,
     )
     from ragen2.rollout import Rollout
-    from ragen2.trainer.loop import Policy
     from ragen2.types import Completion, FloatArray, Group, Sample, Update
 
 END = "end"

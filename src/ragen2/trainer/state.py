@@ -10,12 +10,12 @@ from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
 from ragen2.runs.files import write_atomically
+from ragen2.trainer.alarms import AlarmState
 from ragen2.trainer.stops import StopState
-from ragen2.trainer.watchdog import WatchState
 
 
-class Diet(BaseModel):
-    """What one step offered and what the filter took.
+class OfferedTasks(BaseModel):
+    """The tasks of one step, and which of them the filter kept.
 
     A task is named by its prompt, not by its seed: small environments give one task to many seeds.
     """
@@ -36,13 +36,13 @@ class TrainerState(BaseModel):
     ema: dict[str, Ema] = {}
     """Spread of the marginal averaged over steps, scope by scope."""
     regime: str | None = None
-    watch: WatchState = WatchState()
+    watch: AlarmState = AlarmState()
     """The early warning's baseline, sums and alarm."""
     stops: StopState = StopState()
     """What the early stops count."""
     stopped: str = ""
     """Why the run ended by itself after this step; empty otherwise."""
-    recent: tuple[Diet, ...] = ()
+    recent: tuple[OfferedTasks, ...] = ()
     """The tasks of the last steps and which of them were updated on, oldest first."""
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from ragen2.types import FloatArray, Group, Sample, Selection
 
 
+NO_TOKENS = "no kept prompt has a sampled token"
+"""Why a step that kept something makes no update all the same."""
+
+
 def update(
     config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group], step: int
 ) -> Update | None:
@@ -46,8 +50,19 @@ def update(
     return dataclasses.replace(found, metrics={**metrics, **found.metrics})
 
 
+def update_metrics(done: Update | None) -> dict[str, float]:
+    """An update by the names of the record; without one, no steps on no tokens."""
+    if done is None:
+        return {"update/steps": 0.0, "update/tokens": 0.0}
+    return {
+        **{f"update/{name}": value for name, value in done.metrics.items()},
+        "update/steps": float(done.num_steps),
+        "update/tokens": float(done.num_tokens),
+    }
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Credited:
+class CreditedSamples:
     """Samples that carry advantages, and what was measured on the way."""
 
     samples: list[Sample]
@@ -56,7 +71,7 @@ class Credited:
 
 def credited_samples(
     config: RunConfig, learner: Learner, selection: Selection, groups: Sequence[Group]
-) -> Credited:
+) -> CreditedSamples:
     """Samples of the kept members of the kept groups, each token with its advantage.
 
     Credit is given over whole groups, so that leaving members out does not move the baseline.
@@ -64,7 +79,7 @@ def credited_samples(
     kept = selection.apply(groups)
     drafts = draft_samples(kept, config.rollout.temperature)
     if not any(True for _ in flatten(drafts)):
-        return Credited([], {})
+        return CreditedSamples([], {})
     batch = [
         [outcome(one, config.rollout.max_tokens) for one in group.trajectories] for group in kept
     ]
@@ -77,7 +92,7 @@ def credited_samples(
         for parts, one, is_kept in zip(group, credit, members, strict=True):
             if is_kept and parts:
                 samples.extend(with_credit(parts, one, weight))
-    return Credited(samples, metrics)
+    return CreditedSamples(samples, metrics)
 
 
 def _with_learner(

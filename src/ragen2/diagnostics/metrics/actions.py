@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
 from ragen2.diagnostics.statistics.resampling import permutation_p_value
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Group, IntArray, Trajectory, context_key
@@ -80,25 +80,17 @@ class Actions(Diagnostic):
 
     resamples: int = Field(200, ge=100, description="shuffles of each trajectory's turns")
 
-    def measure(self, evidence: Evidence) -> Metrics:
+    def measure(self, evidence: Evidence) -> Measured:
         """All under ``rollout/``; what needs longer episodes than there are is left out."""
         trajectories = [one for group in evidence.groups for one in group.trajectories]
-        found = no_effect(trajectories)
+        found, absent = no_effect(trajectories), {}
+        if not found:
+            absent["rollout/no_effect"] = "no action was taken after a first turn"
+        if max((len(one.turns) for one in trajectories), default=0) < 3:
+            absent["rollout/oscillation"] = "no episode had three turns"
         rng = stream(evidence.seed, "oscillation", evidence.step)
         found |= oscillation([symbols(one) for one in trajectories], self.resamples, rng)
-        return {f"rollout/{name}": value for name, value in found.items()}
-
-    def missing(self, evidence: Evidence) -> dict[str, str]:
-        """Say which episodes were too short."""
-        longest = max(
-            (len(one.turns) for group in evidence.groups for one in group.trajectories), default=0
-        )
-        reasons = {}
-        if longest < 3:
-            reasons["rollout/oscillation"] = "no episode had three turns"
-        if not no_effect([one for group in evidence.groups for one in group.trajectories]):
-            reasons["rollout/no_effect"] = "no action was taken after a first turn"
-        return reasons
+        return Measured({f"rollout/{name}": value for name, value in found.items()}, absent)
 
 
 def symbols(trajectory: Trajectory) -> list[Hashable]:

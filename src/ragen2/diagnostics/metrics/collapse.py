@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.base import Diagnostic, Evidence, Measured
 from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.runs.scores import RowSource, ScopeScores
 from ragen2.scoring import Trace, cross_score, near_duplicates, prompt_words
@@ -23,13 +23,13 @@ from ragen2.scoring.traces import (
     until_tokens,
 )
 from ragen2.seeding import stream
-from ragen2.types import Group, Trajectory
+from ragen2.types import Group, ScoreMatrix, Trajectory
 
 
 def row_sources(
     traces: Sequence[Trace], groups: Sequence[Group], *, is_saved: bool = True
 ) -> list[RowSource]:
-    """One source a trace, for traces drawn from ``groups``.
+    """One source per trace, for traces drawn from ``groups``.
 
     ``is_saved``: whether these groups are what the step's rollout file holds, so that its lines count.
     """
@@ -117,22 +117,19 @@ class Collapse(Diagnostic):
             raise ValueError("must name at least one scope, got none; or leave the diagnostic out")
         return value
 
-    def measure(self, evidence: Evidence) -> Metrics:
+    def measure(self, evidence: Evidence) -> Measured:
         """All proxies of each scope, under ``collapse/<scope>/``."""
         if evidence.scorer is None:
             raise ValueError("the collapse diagnostic was called without a scorer")
-        metrics: Metrics = {}
+        found = Measured()
         for scope in self._scopes(evidence):
-            if not scope.problem:
-                metrics |= self.measure_scope(scope, evidence)
-        return metrics
+            found.add(self.measure_scope(scope, evidence))
+        return found
 
-    def missing(self, evidence: Evidence) -> dict[str, str]:
-        """Scopes that had too little to compare."""
-        return {f"collapse/{s.name}": s.problem for s in self._scopes(evidence) if s.problem}
-
-    def measure_scope(self, scope: ScopeTraces, evidence: Evidence) -> Metrics:
+    def measure_scope(self, scope: ScopeTraces, evidence: Evidence) -> Measured:
         """All proxies of traces that were already chosen."""
+        if scope.problem:
+            return Measured(absent={f"collapse/{scope.name}": scope.problem})
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         scores = cross_score(
             scope.traces,
@@ -142,11 +139,6 @@ class Collapse(Diagnostic):
             rng=stream(evidence.seed, "columns", scope.name, evidence.step),
         )
         assert scores is not None  # noqa: S101 - a scope without a problem has two prompts
-        if evidence.keep_scores is not None:
-            # Replies to the probe set are played aside; they are in no rollout file.
-            texts = row_sources(scope.traces, evidence.groups, is_saved=scope.name != PROBE)
-            images = [trace.images[-1] for trace in scope.traces if trace.images]
-            evidence.keep_scores(ScopeScores.of(scope.name, scores, texts, images))
         found = measure(
             scores.logp_NP,
             scores.length_N,
@@ -159,7 +151,10 @@ class Collapse(Diagnostic):
         prompts = first_of_prompts(scope.traces)
         pairs = near_duplicates([prompt_words(one.prompt_ids_T, one.images) for one in prompts])
         found["near_duplicates"] = float(len({column for i, j, _ in pairs for column in (i, j)}))
-        return {f"collapse/{scope.name}/{name}": value for name, value in found.items()}
+        return Measured(
+            {f"collapse/{scope.name}/{name}": value for name, value in found.items()},
+            scores=_with_texts(scope, scores, evidence.groups),
+        )
 
     def _scopes(self, evidence: Evidence) -> Iterator[ScopeTraces]:
         """The traces of each scope; the same evidence always gives the same ones."""
@@ -183,6 +178,18 @@ class Collapse(Diagnostic):
         )
         few = of_first_prompts(drawn, self.max_prompts)[: self.max_traces]
         return until_tokens(few, self.max_tokens)
+
+
+def _with_texts(
+    scope: ScopeTraces, scores: ScoreMatrix, groups: Sequence[Group]
+) -> list[ScopeScores]:
+    """The matrix as it is recorded; none for traces that were not drawn from groups, which have no text."""
+    if any(trace.place is None for trace in scope.traces):
+        return []
+    # Replies to the probe set are played aside; they are in no rollout file.
+    texts = row_sources(scope.traces, groups, is_saved=scope.name != PROBE)
+    images = [trace.images[-1] for trace in scope.traces if trace.images]
+    return [ScopeScores.of(scope.name, scores, texts, images)]
 
 
 def measured_scopes(names: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
 from ragen2.diagnostics.metrics.actions import action_information, actions_by_prompt, is_comparable
 from ragen2.diagnostics.statistics.resampling import permutation_p_value, stratified_spread
 from ragen2.scoring.flow import ActionTrace, FlowScores, action_traces, owners, score_flow
@@ -62,29 +62,22 @@ class Flow(Diagnostic):
     swaps: int = Field(2, ge=1, description="other prompts whose reasoning a reply is tried with")
     resamples: int = Field(200, ge=100, description="bootstrap, sign-flip and permutation draws")
 
-    def measure(self, evidence: Evidence) -> Metrics:
+    def measure(self, evidence: Evidence) -> Measured:
         """The links of each scope, under ``flow/<scope>/``."""
         if evidence.scorer is None:
             raise ValueError("the flow diagnostic was called without a scorer")
-        metrics: Metrics = {}
+        whole = Measured()
         for scope in self._scopes(evidence):
-            found = self._input_action(scope, evidence)
-            if not scope.problem:
-                found |= self._exchanges(scope, evidence)
-            metrics |= {f"flow/{scope.name}/{name}": value for name, value in found.items()}
-        return metrics
-
-    def missing(self, evidence: Evidence) -> dict[str, str]:
-        """Turn positions that had too little to compare."""
-        reasons: dict[str, str] = {}
-        for scope in self._scopes(evidence):
+            found, absent = self._input_action(scope, evidence), {}
             if scope.problem:
-                reasons |= {f"flow/{scope.name}/{name}": scope.problem for name in EXCHANGES}
+                absent = dict.fromkeys(EXCHANGES, scope.problem)
+            else:
+                found |= self._exchanges(scope, evidence)
             if not is_comparable(actions_by_prompt(evidence.groups, scope.turn)):
-                reasons[f"flow/{scope.name}/input_action"] = (
-                    "fewer than two prompts had two actions each"
-                )
-        return reasons
+                absent["input_action"] = "fewer than two prompts had two actions each"
+            whole |= {f"flow/{scope.name}/{name}": value for name, value in found.items()}
+            whole.absent |= {f"flow/{scope.name}/{name}": why for name, why in absent.items()}
+        return whole
 
     def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
         """The replies of each scope; the same evidence always gives the same ones."""

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
 from ragen2.diagnostics.metrics.flow import mean_interval
 from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.diagnostics.statistics.resampling import (
@@ -76,23 +76,20 @@ class Vision(Diagnostic):
     swaps: int = Field(2, ge=1, description="other images that each reasoning is tried with")
     resamples: int = Field(200, ge=100, description="bootstrap draws")
 
-    def measure(self, evidence: Evidence) -> Metrics:
+    def measure(self, evidence: Evidence) -> Measured:
         """All under ``vision/<turn>/``; the split of the information for the first turn only."""
         if evidence.scorer is None:
             raise ValueError("the vision diagnostic was called without a scorer")
-        metrics: Metrics = {}
+        whole = Measured()
         for scope in self._scopes(evidence):
             if scope.problem:
+                whole.absent[f"vision/{scope.name}"] = scope.problem
                 continue
             found = self._grounding(scope, evidence)
             if scope.turn == 1:
                 found |= self._split(scope, evidence)
-            metrics |= {f"vision/{scope.name}/{name}": value for name, value in found.items()}
-        return metrics
-
-    def missing(self, evidence: Evidence) -> dict[str, str]:
-        """Turn positions that had too little to compare."""
-        return {f"vision/{s.name}": s.problem for s in self._scopes(evidence) if s.problem}
+            whole |= {f"vision/{scope.name}/{name}": value for name, value in found.items()}
+        return whole
 
     def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
         """Turn by turn, if images are shown at all; the same evidence always gives the same traces."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny
 
 from ragen2.component import Settings
+from ragen2.config import Stops
 from ragen2.diagnostics import Collapse, Diagnostic, EarlyWarning, Reward, Surface
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP
@@ -21,6 +22,10 @@ BATCH_MEANS = frozenset({"bnpo"})
 REWARD_SIGNALS = frozenset({"reward_variance", "reward_std", "reward_mean"})
 
 
+NO_STOPS = Stops(variance_steps=0, empty_steps=0, success_evaluations=0)
+"""TRL's own arguments say when a run ends, unless rules of ours are asked for."""
+
+
 class SNRSettings(Settings):
     """The filter, what is measured, and where it is written."""
 
@@ -32,6 +37,9 @@ class SNRSettings(Settings):
     )
     warning: EarlyWarning = Field(
         default_factory=EarlyWarning, description="when a fall of MI or retrieval is an alarm"
+    )
+    stops: Stops = Field(
+        NO_STOPS, description="when a run ends early, after the step that follows; left out, never"
     )
     reasoning: Literal["think", "all"] = Field(
         "think", description="the part of a completion that is scored: what <think> holds, or all"

@@ -38,8 +38,9 @@ from ragen2.integrations.trl.masks import (
 )
 from ragen2.integrations.trl.policy import at_rest, chat_tokenizer, policy_over
 from ragen2.integrations.trl.rows import Row, RowReader, messages_of, prompt_number, written_rewards
-from ragen2.integrations.trl.run_log import UPDATE_NAMES, RunLog, Scored
-from ragen2.integrations.trl.settings import SNRSettings, check_settings
+from ragen2.integrations.trl.run_log import UPDATE_NAMES, RunLog, ScoredBatch
+from ragen2.integrations.trl.settings import NO_STOPS, SNRSettings, check_settings
+from ragen2.trainer.replay import EnvReplayer
 from ragen2.types import FloatArray, Group
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,14 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
         needs_scorer = any(one.needs_scorer for one in self.snr.diagnostics)
         self.snr_policy: HFPolicy | None = self._open_policy() if needs_scorer else None
         path = self.snr.run_dir or Path(self.args.output_dir) / "ragen2"
-        self.snr_log = RunLog(self.snr, path, self._run_settings(), self.args.seed)
+        self.snr_log = RunLog(
+            self.snr,
+            path,
+            self._run_settings(),
+            seed=self.args.seed,
+            temperature=self.temperature,
+            replayer=self._replayer(),
+        )
         self._generated: tuple[Any, ...] = ()
         self._rows: list[Row] = []
         self._rewards_N: FloatArray = np.empty(0)
@@ -193,16 +201,16 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
             return
         started = time.perf_counter()
         found = self._reader.groups(rows, self._rewards_N, self.num_generations)
-        scored = Scored(
+        scored = ScoredBatch(
             [group for group in found if group is not None],
             selection.of_groups([group is not None for group in found]),
             knows_success=self._knows_success(rows),
         )
         read = time.perf_counter() - started
         with at_rest(self.accelerator.unwrap_model(self.model)):
-            metrics = self.snr_log.scored(
-                self.state.global_step + 1, scored, self.snr_policy, self.temperature
-            )
+            metrics = self.snr_log.scored(self.state.global_step + 1, scored, self.snr_policy)
+        if self.snr_log.asks_to_stop:
+            self.control.should_training_stop = True
         self.snr_log.spent("read", read)
         for name, value in metrics.items():
             if not name.endswith(_ENDS):
@@ -311,7 +319,13 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
                 key: getattr(args, key) for key in (*told, *more, "learning_rate", "temperature")
             },
             **{key: snr[key] for key in ("filter", "diagnostics", "warning", "reasoning")},
+            **({"stops": snr["stops"]} if self.snr.stops != NO_STOPS else {}),
         }
+
+    def _replayer(self) -> EnvReplayer | None:
+        """Plays a task again, where it is one of ours."""
+        played = self.rollout_func
+        return EnvReplayer(played.env) if isinstance(played, EnvRollout) else None
 
     def _env_settings(self) -> dict[str, Any]:
         """The task, where it is one of ours."""

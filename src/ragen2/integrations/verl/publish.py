@@ -10,13 +10,13 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ragen2.config import RunConfig
-from ragen2.integrations.verl.records import RunLog
 from ragen2.integrations.verl.translate import verl_checkpoint
 from ragen2.runs.checkpoints import checkpoint_step, find_damage, list_checkpoints, save_checkpoint
 from ragen2.runs.files import write_atomically
+from ragen2.trainer.alarms import mark_checkpoint
 from ragen2.trainer.card import write_card
 from ragen2.trainer.state import write_state
-from ragen2.trainer.watchdog import mark_checkpoint
+from ragen2.trainer.step_ledger import StepLedger
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -42,24 +42,24 @@ def saved_workers(run: Path, step: int) -> int | None:
     return int(json.loads(told.read_text(encoding="utf-8"))["world_size"])
 
 
-def publish(config: RunConfig, log: RunLog, step: int) -> None:
+def publish(config: RunConfig, ledger: StepLedger, step: int) -> None:
     """Make verl's checkpoint of ``step`` one of the run."""
-    watch = mark_checkpoint(config.warning, log.state.watch, step)
-    log.state = log.state.model_copy(update={"watch": watch})
-    model = verl_checkpoint(log.run.path, step) / "actor" / "huggingface"
+    watch = mark_checkpoint(config.warning, ledger.state.watch, step)
+    ledger.state = ledger.state.model_copy(update={"watch": watch})
+    model = verl_checkpoint(ledger.run.path, step) / "actor" / "huggingface"
 
     def write(into: Path) -> None:
         shutil.copytree(model, into, dirs_exist_ok=True, copy_function=_link_weights)
         _name_dtype(into)
-        write_state(into, log.state)
-        write_card(into, config, log.run.records())
+        write_state(into, ledger.state)
+        write_card(into, config, ledger.run.records())
 
     save_checkpoint(
-        log.run.path,
+        ledger.run.path,
         step,
         write,
         keep=config.checkpoints.keep,
-        protected=log.state.watch.protected,
+        protected=ledger.state.watch.protected,
     )
 
 

@@ -23,7 +23,7 @@ from ragen2.errors import ConfigError, RunError
 from ragen2.integrations.verl.credit import credit
 from ragen2.integrations.verl.layout import laid_out
 from ragen2.integrations.verl.publish import publish
-from ragen2.integrations.verl.records import RunLog
+from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.rows import (
     Chosen,
     only,
@@ -66,7 +66,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             )
         path = Path(config.ragen2.run)
         self.settings = run_at(str(path / "run.toml"))
-        self.log = RunLog(self.settings, path)
+        self.ledger = VerlLedger(self.settings, path)
         self._chosen: Chosen | None = None
         """What the step under way updates on; None when it is nothing."""
         self._saved_step: int | None = None
@@ -81,7 +81,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            self.log.resume(self.global_steps)
+            self.ledger.resume(self.global_steps)
             self.config.trainer.val_before_train = False  # it was, when this step was done
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -94,7 +94,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
     def on_step_begin(self) -> None:
         """End here if the step before said so."""
         super().on_step_begin()
-        if self.log.state.stopped:
+        if self.ledger.state.stopped:
             raise _EndedError
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: Any, sample_batch_size: int) -> Any:
@@ -109,7 +109,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         keys, groups = read_groups(batch)
         self._refuse_lost(groups)
         chosen = Chosen(
-            groups, keys, self.log.rolled_out(self.global_steps, groups, self._scorer())
+            groups, keys, self.ledger.rolled_out(self.global_steps, groups, self._scorer())
         )
         if not chosen.flat_keys:
             raise _NothingKeptError(batch)
@@ -154,7 +154,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             for key, one in zip(row, members, strict=True)
             if key is not None
         ]
-        self.log.credited(found.metrics)
+        self.ledger.credited(found.metrics)
         write_credit(keys, batch.partition_id, read, credits)
         return batch
 
@@ -170,7 +170,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """As verl, with the mini-batches of our own learner: they share what was kept."""
         learner, actor = self.settings.learner, self.config.actor_rollout_ref.actor
-        done = self.log.num_updates
+        done = self.ledger.num_updates
         found = []
         for epoch in range(learner.epochs):
             before = done + epoch * self._num_minibatches
@@ -186,7 +186,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             found.append(_told(self.actor_rollout_wg.update_actor(cut), "actor"))
         metrics.update({name: float(np.mean([one[name] for one in found])) for name in found[0]})
         self._count_bad(metrics)
-        self.log.updated(learner.epochs * self._num_minibatches, self._kept.kept_tokens())
+        self.ledger.updated(learner.epochs * self._num_minibatches, self._kept.kept_tokens())
         return batch
 
     def _cut(self, batch: Any, parts: list[list[int]], role: Any, *, epochs: int) -> Any:
@@ -227,10 +227,12 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         probes = played.pop(PROBE, [])
         held_out = [group for groups in played.values() for group in groups]
         self.checkpoint_manager.sleep_replicas()  # their memory is needed to score
-        found = self.log.evaluated(self.global_steps, held_out, probes, self._scorer())
+        if self.global_steps == 0:
+            self.ledger.open(0)
+        found = self.ledger.evaluated(held_out, probes, self._scorer())
         self.checkpoint_manager.update_weights(self.global_steps)
         if self.global_steps == 0:
-            self.log.close_first()
+            self.ledger.close()
         return found
 
     def _play_held_out(self, rows: dict[str, Any]) -> dict[str, list[Group]]:
@@ -268,17 +270,17 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         """The last that verl does with a step before it logs it."""
         if self._chosen is not None:
             super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
-        metrics.update(self.log.measured)
+        metrics.update(self.ledger.metrics)
         seconds = {name: float(value) for name, value in timing_raw.items()}
-        response = self.log.close(global_steps, metrics, seconds)
-        is_last = bool(self.log.state.stopped) or response.stops
+        response = self.ledger.finish(metrics, seconds)
+        is_last = bool(self.ledger.state.stopped) or response.stops
         if self._saved_step != global_steps and (is_last or response.saves):
             self._save_checkpoint()
         if self._saved_step == global_steps:
-            publish(self.settings, self.log, global_steps)
-        if response.stops and not self.log.state.stopped:
-            state = self.log.state
-            self.log.state = state.model_copy(update={"stopped": state.watch.warning.reason})
+            publish(self.settings, self.ledger, global_steps)
+        if response.stops and not self.ledger.state.stopped:
+            state = self.ledger.state
+            self.ledger.state = state.model_copy(update={"stopped": state.watch.warning.reason})
 
     def _scorer(self) -> ActorScorer:
         context = self.config.actor_rollout_ref.rollout.max_model_len

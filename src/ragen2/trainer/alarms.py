@@ -1,7 +1,7 @@
-"""The watchdog: follows the early warning through a run and answers its alarm.
+"""Alarms: follow the early warning through a run, and respond to an alarm once, at the step that raises it.
 
-An alarm is answered once, at the step that raises it. What the watchdog remembers is part of the
-trainer's state, so a resumed run neither forgets an alarm nor answers it twice.
+What is remembered is part of the trainer's state, so a resumed run neither forgets an alarm nor responds to
+it twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ragen2.config import Watch
+from ragen2.config import WarningSettings
 from ragen2.diagnostics.judging.warning import WarningState
 
 LONGEST_TOLD = 200
 """Characters of a failed command's last words that a note repeats."""
 
 
-class WatchState(BaseModel):
-    """What the watchdog remembers between steps."""
+class AlarmState(BaseModel):
+    """What is remembered of warnings between steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class WatchState(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AlarmResponse:
     """What is done about a step's alarm; nothing, when there was none."""
 
     note: str = ""
@@ -51,7 +51,7 @@ class Answer:
     stops: bool = False
 
 
-def follow(settings: Watch, watch: WatchState, metrics: Mapping[str, float]) -> WatchState:
+def track(settings: WarningSettings, watch: AlarmState, metrics: Mapping[str, float]) -> AlarmState:
     """Take what ``measure`` found at one step; an empty mapping changes nothing."""
     if not metrics:
         return watch
@@ -64,7 +64,9 @@ def follow(settings: Watch, watch: WatchState, metrics: Mapping[str, float]) -> 
     return watch.model_copy(update={"warning": warning, "pinned": pinned, "baseline": baseline})
 
 
-def warning_metrics(settings: Watch, watch: WatchState, *, measured: bool) -> dict[str, float]:
+def warning_metrics(
+    settings: WarningSettings, watch: AlarmState, *, measured: bool
+) -> dict[str, float]:
     """The rule's own numbers, at steps that were measured."""
     if settings.response == "off" or not measured:
         return {}
@@ -72,25 +74,25 @@ def warning_metrics(settings: Watch, watch: WatchState, *, measured: bool) -> di
     return {"warning/level": level, "warning/statistic": watch.warning.statistic}
 
 
-def answer(
-    settings: Watch, before: WatchState, after: WatchState, *, step: int, run: Path
-) -> Answer:
-    """Answer an alarm that this step raised, or say that this step cleared one."""
+def respond(
+    settings: WarningSettings, before: AlarmState, after: AlarmState, step: int, run: Path
+) -> AlarmResponse:
+    """Respond to an alarm that this step raised, or say that this step cleared one."""
     if before.warning.is_raised and not after.warning.is_raised:
-        return Answer("early warning cleared")
+        return AlarmResponse("early warning cleared")
     if not _is_new(before.warning, after.warning):
-        return Answer()
+        return AlarmResponse()
     reason = after.warning.reason
     told = f"early warning: {reason}"
     if settings.response in {"checkpoint", "stop"}:
         kept = f"{told}; {_kept(after)}"
-        return Answer(kept, saves=True, stops=settings.response == "stop")
+        return AlarmResponse(kept, saves=True, stops=settings.response == "stop")
     if settings.response == "command":
-        return Answer(f"{told}; {_run_command(settings, reason, step, run)}")
-    return Answer(told)
+        return AlarmResponse(f"{told}; {_run_command(settings, reason, step, run)}")
+    return AlarmResponse(told)
 
 
-def mark_checkpoint(settings: Watch, watch: WatchState, step: int) -> WatchState:
+def mark_checkpoint(settings: WarningSettings, watch: AlarmState, step: int) -> AlarmState:
     """Remember a checkpoint taken in good health: no alarm, and no sum on its way to one.
 
     With ``warn`` nothing is remembered, so that nothing is kept from pruning.
@@ -105,13 +107,13 @@ def _is_new(before: WarningState, after: WarningState) -> bool:
     return after.is_raised and not before.is_raised
 
 
-def _kept(watch: WatchState) -> str:
+def _kept(watch: AlarmState) -> str:
     if watch.healthy is None:
         return "no checkpoint was taken in good health before it"
     return f"the last healthy checkpoint, of step {watch.healthy}, is kept"
 
 
-def _run_command(settings: Watch, reason: str, step: int, run: Path) -> str:
+def _run_command(settings: WarningSettings, reason: str, step: int, run: Path) -> str:
     """Run the user's command; how it ended, in a phrase. Its failure is told and ends nothing."""
     told = {"RAGEN2_RUN_DIR": str(run.resolve()), "RAGEN2_STEP": str(step), "RAGEN2_REASON": reason}
     try:

@@ -21,9 +21,9 @@ from ragen2.rollout import Rollout
 from ragen2.runs.checkpoints import checkpoint_folder, checkpoint_step, list_checkpoints
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
+from ragen2.trainer.alarms import AlarmState
 from ragen2.trainer.loop import train
 from ragen2.trainer.state import read_state
-from ragen2.trainer.watchdog import WatchState
 from ragen2.types import Update
 
 CELLS = re.compile(r"You \(\d+,\d+\) Goal \(\d+,\d+\)")
@@ -292,7 +292,7 @@ def test_a_killed_run_ends_like_the_undisturbed_one(new_run, killed_at):
 
 def test_a_state_saved_before_there_was_a_watchdog_can_be_resumed(tmp_path):
     (tmp_path / "trainer_state.json").write_text('{"step": 3}')
-    assert read_state(tmp_path).watch == WatchState()
+    assert read_state(tmp_path).watch == AlarmState()
 
 
 def test_a_state_with_an_unknown_field_is_refused(tmp_path):
