@@ -2,11 +2,11 @@
 
 import pytest
 
-from ragen2.envs import check_env, make
+from ragen2.envs import Env, check_env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.table import built_in
+from ragen2.reference import built_in_kinds
 
-KINDS = [member.model_fields["kind"].default for member in built_in()]
+KINDS = [member.model_fields["kind"].default for member in built_in_kinds(Env)]
 SEEDS = [*range(100), *range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + 100)]
 SLOW = {"DeepCoder"}
 """Their steps run programs."""

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, normalise
+from ragen2.envs.base import Env, Episode, Step, belongs, normalise
 from ragen2.envs.game_2048.board import MOVES, Board, best_move, legal_moves, slide, spawn
-from ragen2.envs.held_out import belongs
 from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
 from ragen2.envs.toolkit.wording import pick
 from ragen2.seeding import stream

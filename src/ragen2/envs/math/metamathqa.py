@@ -11,16 +11,17 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import Env, Episode, Step, belongs
 from ragen2.envs.math.answers import MAX_TEXT, final_answer, same_answer, same_text
 from ragen2.envs.math.word_problems import QUESTION_TYPES, QuestionType, draw_problem
 from ragen2.envs.toolkit.records import (
+    HeldOutData,
+    HeldOutRatio,
     Record,
     TaskSet,
+    load_task_set,
     read_records,
-    separate_tasks,
-    split_tasks,
+    require_training_data,
 )
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
@@ -72,18 +73,15 @@ class MetaMathQA(Env):
         "value", description="compare answers by value, or as text without case and spaces"
     )
     data: str = Field("", description="records in MetaMathQA or GSM8K form: file, folder or hub id")
-    held_out_data: str = Field("", description="records for held-out seeds; empty: a part of data")
-    held_out_ratio: float = Field(
-        0.1, gt=0.0, lt=1.0, description="part of data for held-out seeds, without held_out_data"
-    )
+    held_out_data: HeldOutData = ""
+    held_out_ratio: HeldOutRatio = 0.1
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
 
     @model_validator(mode="after")
     def _data_is_complete(self) -> Self:
-        if self.held_out_data and not self.data:
-            raise ValueError("held_out_data needs data to train on; set data too")
+        require_training_data(self.data, self.held_out_data)
         return self
 
     @property
@@ -130,11 +128,13 @@ def load_tasks(
     data: str, held_out_data: str, held_out_ratio: float, types: tuple[QuestionType, ...]
 ) -> TaskSet[MathTask]:
     """Tasks of record files in two parts that share neither a question nor an original question."""
-    tasks = _read_tasks(data, types)
-    if held_out_data:
-        held_out = _read_tasks(held_out_data, types)
-        return separate_tasks(tasks, held_out, lambda task: task.names)
-    return split_tasks(tasks, lambda task: task.names, held_out_ratio)
+    return load_task_set(
+        lambda source: _read_tasks(source, types),
+        lambda task: task.names,
+        data=data,
+        held_out_data=held_out_data,
+        held_out_ratio=held_out_ratio,
+    )
 
 
 def _read_tasks(source: str, types: tuple[QuestionType, ...]) -> list[MathTask]:

@@ -1,6 +1,6 @@
 """A small retrieval server: ``python -m ragen2.envs.search_qa.server --corpus FILE``.
 
-It answers ``POST /retrieve`` in both dialects of ``retrieval_client`` and ``GET /health``, from a
+It answers ``POST /retrieve`` in both dialects of ``retrieval`` and ``GET /health``, from a
 BM25 index of the corpus, or of the generated world where no corpus is given. It listens on the
 loopback address unless told otherwise.
 """

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import belongs
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 

@@ -1,17 +1,16 @@
 """WebShop: shopping in a simulated web shop. The parts, in the order of a visit."""
 
-from ragen2.envs.webshop.catalogue import Catalogue, Product
+from ragen2.envs.webshop.catalogue import Catalogue, Product, read_catalogue
 from ragen2.envs.webshop.env import ShopEpisode, WebShop
-from ragen2.envs.webshop.files import read_catalogue, read_human_goals
 from ragen2.envs.webshop.generation import generated_catalogue
-from ragen2.envs.webshop.goals import Goal, draw_goal, synthetic_goals
-from ragen2.envs.webshop.reward import Score, score
+from ragen2.envs.webshop.goals import Goal, draw_goal, read_human_goals, synthetic_goals
+from ragen2.envs.webshop.reward import PurchaseScore, score
 
 __all__ = [
     "Catalogue",
     "Goal",
     "Product",
-    "Score",
+    "PurchaseScore",
     "ShopEpisode",
     "WebShop",
     "draw_goal",

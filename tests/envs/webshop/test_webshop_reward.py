@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 
 from ragen2.envs.webshop.catalogue import Product
 from ragen2.envs.webshop.goals import Goal
-from ragen2.envs.webshop.matching import (
+from ragen2.envs.webshop.reward import (
     basic_color,
     common_length,
     matches,
     options_match,
+    score,
+    title_score,
+    title_words,
     token_set_ratio,
+    type_reward,
 )
-from ragen2.envs.webshop.reward import score, title_score, title_words, type_reward
 
 SHAMPOO = Product(
     asin="A",

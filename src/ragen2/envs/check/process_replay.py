@@ -1,4 +1,4 @@
-"""The parts of the environment check that need another process.
+"""Replay an environment in another process: the parts of the check that must not share one.
 
 A second interpreter with another hash seed builds the same environment, plays it, and is fed odd
 actions under a watchdog; what would hang or end a process does so there. It writes one JSON line
@@ -21,8 +21,7 @@ from typing import Any
 
 from ragen2.component import load_plugin
 from ragen2.envs.base import Env
-from ragen2.envs.check.odd_actions import odd_actions
-from ragen2.envs.check.transcript import expert_play, random_play, take
+from ragen2.envs.check.transcript import expert_play, legal_action, odd_actions, random_play, take
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -62,13 +61,13 @@ def record(env: Env, seed: int) -> Record:
 def main() -> None:
     """Run the job given as JSON on the command line; called in the other process."""
     job = json.loads(sys.argv[1])
-    with _Watched("building the environment", START_SECONDS):
+    with _Deadline("building the environment", START_SECONDS):
         env = _load_class(job)(**job["settings"])
     for seed in job["seeds"]:
-        with _Watched(f"start of seed {seed}", START_SECONDS):
+        with _Deadline(f"start of seed {seed}", START_SECONDS):
             env.start(seed, 0)
         if job["task"] == "record":
-            with _Watched(f"play of seed {seed}", job["step_seconds"]):
+            with _Deadline(f"play of seed {seed}", job["step_seconds"]):
                 _say(seed=seed, record=record(env, seed))
         else:
             _provoke(env, seed, job["step_seconds"])
@@ -79,10 +78,9 @@ def main() -> None:
 
 def _provoke(env: Env, seed: int, step_seconds: float) -> None:
     """Give every odd action to a fresh episode."""
-    legal = env.start(seed, 0).random_action(stream("check", "legal", seed))
-    for action in odd_actions(legal):
+    for action in odd_actions(legal_action(env, seed)):
         episode = env.start(seed, 0)
-        with _Watched(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
+        with _Deadline(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
             try:
                 line = take(episode, action)
             except Exception as error:  # noqa: BLE001  # any exception is the finding
@@ -92,7 +90,7 @@ def _provoke(env: Env, seed: int, step_seconds: float) -> None:
             _say(problem=f"after {doing} the observation is {type(line.observation).__name__}")
 
 
-class _Watched:
+class _Deadline:
     """Say what begins, and end this process if it takes too long, even inside C code."""
 
     def __init__(self, doing: str, seconds: float) -> None:
@@ -122,7 +120,7 @@ def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Results of a job, and what went wrong with the process that did it."""
     where = _address(type(env))
     job = {**job, **where, "settings": env.model_dump(mode="json", exclude={"kind"})}
-    call = "from ragen2.envs.check.other_process import main; main()"
+    call = "from ragen2.envs.check.process_replay import main; main()"
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         with out.open("wb") as stdout, err.open("wb") as stderr:
