@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, Self
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step, belongs
 from ragen2.envs.math.answers import MAX_TEXT, final_answer, same_answer, same_text
+from ragen2.envs.math.symbolic import require_math_verify, same_mathematics
 from ragen2.envs.math.word_problems import QUESTION_TYPES, QuestionType, draw_problem
 from ragen2.envs.toolkit.records import (
     HeldOutData,
@@ -69,8 +71,10 @@ class MetaMathQA(Env):
     types: tuple[QuestionType, ...] = Field(
         QUESTION_TYPES, min_length=1, description="question types to draw or to keep of the data"
     )
-    answer_rule: Literal["value", "strict"] = Field(
-        "value", description="compare answers by value, or as text without case and spaces"
+    answer_rule: Literal["value", "strict", "math_verify"] = Field(
+        "value",
+        description="compare answers by exact value, as text without case and spaces, or by value and "
+        "with the package math-verify, for LaTeX, sets and expressions",
     )
     data: str = Field("", description="records in MetaMathQA or GSM8K form: file, folder or hub id")
     held_out_data: HeldOutData = ""
@@ -101,6 +105,8 @@ class MetaMathQA(Env):
     def start(self, seed: int, luck: int) -> MathEpisode:
         """The question of ``seed``; nothing here depends on luck."""
         del luck
+        if self.answer_rule == "math_verify":
+            require_math_verify()
         if not self.data:
             return MathEpisode(self, draw_task(self.num_steps, self.max_number, self.types, seed))
         tasks = load_tasks(self.data, self.held_out_data, self.held_out_ratio, self.types)
@@ -215,6 +221,13 @@ def _printable(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
+_RULES: dict[str, Callable[[str, str], bool]] = {
+    "value": same_answer,
+    "strict": same_text,
+    "math_verify": same_mathematics,
+}
+
+
 class MathEpisode(Episode):
     """Attempts at one question; only the right answer ends it."""
 
@@ -241,8 +254,7 @@ class MathEpisode(Episode):
         shown = _printable(action[: MAX_TEXT + 1])
         if not shown or len(action) > MAX_TEXT:
             return Step(0.0, done=False, valid=False, effective=False)
-        same = same_answer if self.env.answer_rule == "value" else same_text
-        if same(action, self.task.answer):
+        if _RULES[self.env.answer_rule](action, self.task.answer):
             self._solved = True
             return Step(0.5**self._num_wrong, done=True, solved=True)
         self._num_wrong += 1
