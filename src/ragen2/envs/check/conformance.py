@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step
-from ragen2.envs.check.process_replay import odd_action_problem, record, records_there
+from ragen2.envs.check.process_replay import ProcessReplay, record, replay_there
 from ragen2.envs.check.transcript import (
     PlayedAction,
     Transcript,
@@ -43,6 +43,15 @@ class Trial:
     env: Env
     seeds: tuple[int, ...]
     _plays: dict[tuple[str, int], Transcript] = field(default_factory=dict)
+    _elsewhere: list[ProcessReplay] = field(default_factory=list)
+
+    @property
+    def elsewhere(self) -> ProcessReplay:
+        """The first seeds in another process, which is started once."""
+        if not self._elsewhere:
+            seeds = self.seeds[:SEEDS_ELSEWHERE]
+            self._elsewhere.append(replay_there(self.env, seeds, STEP_SECONDS))
+        return self._elsewhere[0]
 
     def random(self, seed: int) -> Transcript:
         """A play of random legal actions, under luck 3."""
@@ -115,21 +124,22 @@ def _prompt(env: Env, seed: int, luck: int) -> tuple[str, str]:
 
 
 def _differs_elsewhere(trial: Trial) -> str:
-    seeds = trial.seeds[:SEEDS_ELSEWHERE]
-    there, problem = records_there(trial.env, seeds)
-    if problem:
-        return problem
-    for seed in seeds:
+    there = trial.elsewhere
+    if there.records_problem:
+        return there.records_problem
+    for seed in trial.seeds[:SEEDS_ELSEWHERE]:
         # Through JSON, as the other process did: lists for tuples, the same floats.
         here = json.loads(json.dumps(record(trial.env, seed)))
-        for name, mine, other in zip(here, here.values(), there[seed].values(), strict=True):
+        for name, mine, other in zip(
+            here, here.values(), there.records[seed].values(), strict=True
+        ):
             if mine != other:
                 return f"seed {seed}: {name} is {str(mine)[:60]!r} here, {str(other)[:60]!r} there"
     return ""
 
 
 def _odd_action_breaks(trial: Trial) -> str:
-    return odd_action_problem(trial.env, trial.seeds[:SEEDS_ELSEWHERE], STEP_SECONDS)
+    return trial.elsewhere.odd_action_problem
 
 
 def _odd_action_matters(trial: Trial, seed: int) -> str:

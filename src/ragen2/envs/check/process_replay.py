@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,18 +34,27 @@ EXIT_SECONDS = 10.0
 Record = dict[str, object]
 
 
-def records_there(env: Env, seeds: Sequence[int]) -> tuple[dict[int, Record], str]:
-    """What ``record`` gives for each seed in another process, and why it ended early if it did."""
-    job = {"task": "record", "seeds": list(seeds), "step_seconds": PLAY_SECONDS}
-    results, problem = _run(env, job)
-    return {result["seed"]: result["record"] for result in results}, problem
+@dataclass(frozen=True, slots=True)
+class ProcessReplay:
+    """What another process saw of an environment."""
 
-
-def odd_action_problem(env: Env, seeds: Sequence[int], step_seconds: float) -> str:
+    records: dict[int, Record]
+    """What ``record`` gives there, by seed."""
+    records_problem: str
+    """Why it ended before all were played; empty when it did not."""
+    odd_action_problem: str
     """The first odd action that raised, hung or ended the process; empty when there is none."""
-    job = {"task": "provoke", "seeds": list(seeds), "step_seconds": step_seconds}
-    results, problem = _run(env, job)
-    return problem or next((result["problem"] for result in results), "")
+
+
+def replay_there(env: Env, seeds: Sequence[int], step_seconds: float) -> ProcessReplay:
+    """Play ``seeds`` in another process, then give them every odd action there."""
+    lines, died_of = _run(env, {"seeds": list(seeds), "step_seconds": step_seconds})
+    records = {line["seed"]: line["record"] for line in lines if "record" in line}
+    problems = [line["problem"] for line in lines if "problem" in line]
+    has_played = any("played" in line for line in lines)
+    return ProcessReplay(
+        records, "" if has_played else died_of, died_of or next(iter(problems), "")
+    )
 
 
 def record(env: Env, seed: int) -> Record:
@@ -66,11 +76,11 @@ def main() -> None:
     for seed in job["seeds"]:
         with _Deadline(f"start of seed {seed}", START_SECONDS):
             env.start(seed, 0)
-        if job["task"] == "record":
-            with _Deadline(f"play of seed {seed}", job["step_seconds"]):
-                _say(seed=seed, record=record(env, seed))
-        else:
-            _provoke(env, seed, job["step_seconds"])
+        with _Deadline(f"play of seed {seed}", PLAY_SECONDS):
+            _say(seed=seed, record=record(env, seed))
+    _say(played=True)
+    for seed in job["seeds"]:
+        _provoke(env, seed, job["step_seconds"])
     _say(end=True)
     # What an environment left running must not keep this process, and so the check, alive.
     faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True)
@@ -117,7 +127,7 @@ def _short(text: str) -> str:
 
 
 def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Results of a job, and what went wrong with the process that did it."""
+    """What the other process wrote, and why it ended early; empty when it did not."""
     where = _address(type(env))
     job = {**job, **where, "settings": env.model_dump(mode="json", exclude={"kind"})}
     call = "from ragen2.envs.check.process_replay import main; main()"
@@ -134,10 +144,9 @@ def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
             ).returncode
         lines = [_parsed(line) for line in out.read_text("utf-8", "replace").splitlines()]
         errors = err.read_text("utf-8", "replace").strip().splitlines()
-    results = [line for line in lines if "record" in line or "problem" in line]
     if lines and "end" in lines[-1]:
-        return results, ""
-    return results, _cause_of_death(lines, errors, code)
+        return lines, ""
+    return lines, _cause_of_death(lines, errors, code)
 
 
 def _cause_of_death(lines: list[dict[str, Any]], errors: list[str], code: int) -> str:
