@@ -129,7 +129,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> list[str]:
-    """One line a mistake: the setting by its path, what is allowed, what was found."""
+    """One line per mistake: the setting by its path, what is allowed, what was found."""
     return [_explain_one(detail, model, path) for detail in error.errors()]
 
 

@@ -13,7 +13,7 @@ from ragen2.envs.webshop.env import ShopEpisode, WebShop
 from ragen2.seeding import stream
 
 FIRST_PAGES = """
-from ragen2.envs.webshop import WebShop
+from ragen2.envs.webshop.env import WebShop
 episode = WebShop(num_products=100).start(100_007, 3)
 print(episode.observation)
 for action in episode.expert():

@@ -29,7 +29,7 @@ class PlayedAction:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One play: what was shown first, then a line an action."""
+    """One play: what was shown first, then one line per action."""
 
     first_observation: str
     lines: tuple[PlayedAction, ...]

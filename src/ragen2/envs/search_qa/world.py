@@ -139,7 +139,7 @@ def full_name(entity: Entity) -> str:
 
 
 def _passage(entity: Entity, entities: Sequence[Entity], rng: np.random.Generator) -> str:
-    """One sentence a fact: first what the thing is, then the rest in any order."""
+    """One sentence per fact: first what the thing is, then the rest in any order."""
     opening = OPENINGS[entity.kind]
     others = [name for name in entity.facts if name != opening]
     order = [opening, *(others[place] for place in rng.permutation(len(others)))]

@@ -15,7 +15,7 @@ from ragen2.reference import (
     with_environments,
 )
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def test_the_page_holds_the_table_that_the_code_writes():
