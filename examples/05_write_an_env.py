@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from ragen2.envs.base import Env, Episode, Step, normalise
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import Env, Episode, Step, belongs, normalise
 from ragen2.seeding import stream
 
 MOVES = {"up": 1, "down": -1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -139,6 +139,43 @@ def test_a_default_outside_its_own_range_is_refused(own_kinds):
 
     with pytest.raises(ConfigError, match="every must be greater than or equal to 1, got 0"):
         Diagnostic.from_dict({"kind": "odd"})
+
+
+class Renamed(Filter):
+    """A setting of it had another name."""
+
+    kind: Literal["renamed"] = "renamed"
+    renamed: ClassVar[dict[str, str]] = {"least_rows": "min_rows"}
+    min_rows: int = Field(1, ge=1)
+
+    def keep(self, scores_P):
+        return np.ones(len(scores_P), dtype=bool)
+
+
+del Filter.registry["renamed"]  # other tests ask which filters there are
+
+
+def test_an_old_name_of_a_setting_is_read_and_said_in_one_line(caplog):
+    assert Renamed(least_rows=3) == Renamed(min_rows=3)
+    assert caplog.messages == [
+        "Renamed: least_rows is now called min_rows; the old name is still read"
+    ]
+
+
+def test_the_old_name_of_a_setting_is_checked_like_the_new_one():
+    with pytest.raises(ValidationError) as error:
+        Renamed(least_rows=0)
+    assert explain(error.value, Renamed, "filter") == [
+        "filter.min_rows must be greater than or equal to 1, got 0"
+    ]
+
+
+def test_a_setting_by_both_its_names_is_refused():
+    with pytest.raises(ValidationError) as error:
+        Renamed(least_rows=3, min_rows=3)
+    assert explain(error.value, Renamed, "filter") == [
+        "filter: least_rows is the old name of min_rows; remove least_rows"
+    ]
 
 
 def test_suggest_keeps_the_spelling_of_the_known_name():

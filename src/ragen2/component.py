@@ -10,12 +10,13 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, model_validator
 
 from ragen2.errors import ConfigError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PLUGIN_ENTRY_POINT = "ragen2.plugins"
+_LOG = logging.getLogger(__name__)
 
 
 class Settings(BaseModel):
@@ -36,6 +38,25 @@ class Component(Settings):
 
     family: ClassVar[str] = ""
     registry: ClassVar[dict[str, type[Component]]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Settings by the names they once had, with their names now; old names are still read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, data: Any) -> Any:
+        old_names = [old for old in cls.renamed if isinstance(data, Mapping) and old in data]
+        if not old_names:
+            return data
+        settings = dict(data)
+        for old in old_names:
+            new = cls.renamed[old]
+            if new in settings:
+                raise ValueError(f"{old} is the old name of {new}; remove {old}")
+            settings[new] = settings.pop(old)
+            _LOG.warning(
+                "%s: %s is now called %s; the old name is still read", cls.__name__, old, new
+            )
+        return settings
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -108,7 +129,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> list[str]:
-    """One line a mistake: the setting by its path, what is allowed, what was found."""
+    """One line per mistake: the setting by its path, what is allowed, what was found."""
     return [_explain_one(detail, model, path) for detail in error.errors()]
 
 

@@ -1,8 +1,8 @@
-"""Writes docs/run-file.md from the settings themselves, and the pictures of the docs from real runs.
+"""Writes docs/run-file.md and the table of docs/environments.md from the code, pictures from real runs.
 
 What docs/metrics.md says of each metric goes the other way, into the file that the report page reads.
 
-``python -m ragen2.reference docs`` writes the page; with ``--grounded RUN --ungrounded RUN`` it also
+``python -m ragen2.reference docs`` writes the pages; with ``--grounded RUN --ungrounded RUN`` it also
 draws the pictures from those two run directories.
 """
 
@@ -24,6 +24,7 @@ from ragen2.component import Component
 from ragen2.config import FAMILIES, RunConfig, default_run_file
 from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.errors import ConfigError
 from ragen2.reports.data import metric_words
 from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure, standalone
 from ragen2.reports.load import Run, load_run_directory
@@ -33,6 +34,7 @@ from ragen2.trainer.warmstart import WarmstartConfig
 
 PAGE = "run-file.md"
 METRICS_PAGE = "metrics.md"
+ENVIRONMENTS_PAGE = "environments.md"
 METRICS = Path(metric_words.__file__).with_name(metric_words.FILE)
 COLLAPSE = "collapse/first_turn/"
 INTRODUCTION = """\
@@ -66,6 +68,8 @@ are the tables above{exceptions}.
 """
 
 
+TABLE_BEGIN, TABLE_END = "<!-- begin: written by make docs -->", "<!-- end -->"
+TABLE_HEADER = ("Environment", "Stochastic", "Multi-turn", "State", "Reward")
 BOARD_PIXELS = 40
 """Size of a cell in the pictures of boards."""
 
@@ -83,6 +87,9 @@ def main() -> None:
     metrics = given.folder / METRICS_PAGE
     if metrics.is_file():  # a folder that is not this repository's has no list of metrics
         write_atomically(METRICS, metrics_file(metrics.read_text("utf-8")))
+    environments = given.folder / ENVIRONMENTS_PAGE
+    if environments.is_file():
+        write_atomically(environments, with_environments(environments.read_text("utf-8")))
     boards = given.folder / "environments" / "images"
     boards.mkdir(parents=True, exist_ok=True)
     for name, picture in board_pictures().items():
@@ -127,6 +134,30 @@ def built_in_kinds(family: type[Component]) -> list[type[Component]]:
     return [member for member in members if member.__module__.startswith("ragen2.")]
 
 
+def environments_table() -> str:
+    """One row per environment with its default settings; names link to their pages."""
+    members = [Env.find(member.model_fields["kind"].default) for member in built_in_kinds(Env)]
+    rows = [TABLE_HEADER, ("---",) * len(TABLE_HEADER), *map(_environment_row, members)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def with_environments(page: str) -> str:
+    """The page with a fresh table of environments between its marks."""
+    before, begin, rest = page.partition(TABLE_BEGIN)
+    _, end, after = rest.partition(TABLE_END)
+    if not begin or not end:
+        raise ConfigError(
+            f"the page has no place for the table; add the lines {TABLE_BEGIN} and {TABLE_END}"
+        )
+    return f"{before}{TABLE_BEGIN}\n{environments_table()}\n{TABLE_END}{after}"
+
+
+def environment_page(member: type[Env]) -> str:
+    """The docs page of an environment, named after its folder, or its file where a folder has several."""
+    *_, folder, module = member.__module__.split(".")
+    return f"{folder if module == 'env' else module}.md"
+
+
 def board_pictures() -> dict[str, bytes]:
     """A PNG of the first training task of every environment that can be seen."""
     images = {kind: Env.from_dict({"kind": kind}).start(HELD_OUT_SEEDS, 0) for kind in Env.kinds()}
@@ -156,6 +187,13 @@ def pictures(grounded: Run, ungrounded: Run) -> dict[str, list[Figure]]:
         "Retrieval accuracy", "retrieval_accuracy", levels=[("chance", chance)], ceiling=1.0
     )
     return {"collapse.svg": [entropy, retrieval], "regime-plane.svg": [plane_figure(paths, bound)]}
+
+
+def _environment_row(member: type[Env]) -> tuple[str, ...]:
+    name = f"[{member.model_fields['kind'].default}](environments/{environment_page(member)})"
+    is_multi_turn = member.model_fields["max_turns"].default > 1
+    flags = ("yes" if flag else "no" for flag in (member.stochastic, is_multi_turn))
+    return (name, *flags, member.state_kind, member.reward_kind)
 
 
 def _family(name: str, family: type[Component], field: FieldInfo) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from command_line import Done, settings
 from ragen2.envs import Env, make
-from ragen2.envs.table import built_in
+from ragen2.reference import built_in_kinds
 
 Program = Callable[..., Done]
 
@@ -43,7 +43,7 @@ def plan_of(env: Env, seed: int) -> tuple[str, ...]:
 def test_list_shows_every_environment_with_what_it_is(program: Program) -> None:
     done = program("envs", "list")
     assert (done.returncode, done.stderr) == (0, "")
-    for member in built_in():
+    for member in built_in_kinds(Env):
         assert member.model_fields["kind"].default in done.stdout
     assert "Walk from the start to the goal on ice with holes." in done.stdout
 

@@ -11,13 +11,13 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402  # after the skip
 
-from ragen2.envs import make  # noqa: E402
+from ragen2.envs import Env, make  # noqa: E402
 from ragen2.envs.base import HELD_OUT_SEEDS  # noqa: E402
-from ragen2.envs.table import built_in  # noqa: E402
 from ragen2.errors import ConfigError, EnvError  # noqa: E402
 from ragen2.integrations.gymnasium import MAX_OBSERVATION, UnicodeText, register_all  # noqa: E402
+from ragen2.reference import built_in_kinds  # noqa: E402
 
-KINDS = [member.model_fields["kind"].default for member in built_in()]
+KINDS = [member.model_fields["kind"].default for member in built_in_kinds(Env)]
 
 
 def test_every_environment_has_an_id():

@@ -14,7 +14,7 @@ from ragen2.envs.rubiks_cube.env import RubiksCube
 from ragen2.envs.search_qa.env import SearchQA
 from ragen2.envs.sokoban.env import Sokoban
 from ragen2.envs.sudoku.env import Sudoku
-from ragen2.envs.webshop import WebShop
+from ragen2.envs.webshop.env import WebShop
 
 __all__ = [
     "Bandit",

@@ -15,10 +15,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragen2.component import Component
+from ragen2.seeding import stream_key
 
 HELD_OUT_SEEDS = 100_000
 """Seeds below this are held out: evaluation uses them, training never does. An environment with a
 finite set of tasks maps held-out seeds to tasks that no training seed reaches."""
+HELD_OUT_ONE_IN = 5
+"""One generated task in this many is held out."""
 
 Waits = Literal["nothing", "cores", "server"]
 
@@ -111,6 +114,15 @@ class Env(Component, ABC):
     @abstractmethod
     def start(self, seed: int, luck: int) -> Episode:
         """Begin task ``seed`` under noise ``luck``; the same pair always gives the same episode."""
+
+
+def belongs(seed: int, *task: int | str) -> bool:
+    """Whether ``task`` may be given for ``seed``: held-out tasks for held-out seeds, others else.
+
+    The side depends on the task alone, so an environment that redraws until this is true gives no
+    training seed a task that a held-out seed can give, however few tasks there are.
+    """
+    return (seed < HELD_OUT_SEEDS) == (stream_key("held out", *task) % HELD_OUT_ONE_IN == 0)
 
 
 def normalise(action: str) -> str:

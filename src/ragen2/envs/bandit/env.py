@@ -11,8 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.envs.base import Env, Episode, Step, normalise
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import Env, Episode, Step, belongs, normalise
 from ragen2.seeding import stream
 
 PAIRS: tuple[tuple[str, str], ...] = (

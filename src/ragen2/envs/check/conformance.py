@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step
-from ragen2.envs.check.odd_actions import odd_actions
-from ragen2.envs.check.other_process import odd_action_problem, record, records_there
+from ragen2.envs.check.process_replay import ProcessReplay, record, replay_there
 from ragen2.envs.check.transcript import (
-    Line,
+    PlayedAction,
     Transcript,
     expert_play,
     image_name,
+    legal_action,
+    odd_play,
     random_play,
     replay,
     take,
@@ -28,7 +29,6 @@ STEP_SECONDS = 10.0
 """A step that takes longer counts as hanging."""
 SEEDS_ELSEWHERE = 3
 """How many seeds another process plays and gives every odd action; the others get a few here."""
-ODD_ACTIONS_A_SEED = 3
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 TOLERANCE = 1e-6
 
@@ -43,6 +43,15 @@ class Trial:
     env: Env
     seeds: tuple[int, ...]
     _plays: dict[tuple[str, int], Transcript] = field(default_factory=dict)
+    _elsewhere: list[ProcessReplay] = field(default_factory=list)
+
+    @property
+    def elsewhere(self) -> ProcessReplay:
+        """The first seeds in another process, which is started once."""
+        if not self._elsewhere:
+            seeds = self.seeds[:SEEDS_ELSEWHERE]
+            self._elsewhere.append(replay_there(self.env, seeds, STEP_SECONDS))
+        return self._elsewhere[0]
 
     def random(self, seed: int) -> Transcript:
         """A play of random legal actions, under luck 3."""
@@ -59,13 +68,7 @@ class Trial:
     def odd(self, seed: int) -> Transcript:
         """A few odd actions in a row, others for each seed."""
         if ("odd", seed) not in self._plays:
-            episode = self.env.start(seed, 0)
-            actions = odd_actions(_legal(self.env, seed))
-            first = seed * ODD_ACTIONS_A_SEED
-            chosen = (actions[(first + turn) % len(actions)] for turn in range(ODD_ACTIONS_A_SEED))
-            shown, image = episode.observation, image_name(episode)
-            lines = tuple(take(episode, action) for action in chosen)
-            self._plays["odd", seed] = Transcript(shown, lines, image)
+            self._plays["odd", seed] = odd_play(self.env, seed)
         return self._plays["odd", seed]
 
 
@@ -120,26 +123,23 @@ def _prompt(env: Env, seed: int, luck: int) -> tuple[str, str]:
     return episode.observation, image_name(episode)
 
 
-def _legal(env: Env, seed: int) -> str:
-    return env.start(seed, 0).random_action(stream("check", "legal", seed))
-
-
 def _differs_elsewhere(trial: Trial) -> str:
-    seeds = trial.seeds[:SEEDS_ELSEWHERE]
-    there, problem = records_there(trial.env, seeds)
-    if problem:
-        return problem
-    for seed in seeds:
+    there = trial.elsewhere
+    if there.records_problem:
+        return there.records_problem
+    for seed in trial.seeds[:SEEDS_ELSEWHERE]:
         # Through JSON, as the other process did: lists for tuples, the same floats.
         here = json.loads(json.dumps(record(trial.env, seed)))
-        for name, mine, other in zip(here, here.values(), there[seed].values(), strict=True):
+        for name, mine, other in zip(
+            here, here.values(), there.records[seed].values(), strict=True
+        ):
             if mine != other:
                 return f"seed {seed}: {name} is {str(mine)[:60]!r} here, {str(other)[:60]!r} there"
     return ""
 
 
 def _odd_action_breaks(trial: Trial) -> str:
-    return odd_action_problem(trial.env, trial.seeds[:SEEDS_ELSEWHERE], STEP_SECONDS)
+    return trial.elsewhere.odd_action_problem
 
 
 def _odd_action_matters(trial: Trial, seed: int) -> str:
@@ -202,7 +202,7 @@ def _is_slow(trial: Trial, seed: int) -> str:
 
 
 def _cares_for_spaces(trial: Trial, seed: int) -> str:
-    legal = _legal(trial.env, seed)
+    legal = legal_action(trial.env, seed)
     plain = take(trial.env.start(seed, 0), legal)
     spaced = take(trial.env.start(seed, 0), f"  {legal} \n")
     if plain.step != spaced.step or _shown(plain) != _shown(spaced):
@@ -212,7 +212,7 @@ def _cares_for_spaces(trial: Trial, seed: int) -> str:
     return ""
 
 
-def _shown(line: Line) -> tuple[str, str]:
+def _shown(line: PlayedAction) -> tuple[str, str]:
     return line.observation, line.image
 
 
@@ -221,7 +221,7 @@ def _cannot_be_written(trial: Trial, seed: int) -> str:
     plan = episode.expert()
     if not plan:
         return "the expert has no plan at the start"
-    for action in (*plan, _legal(trial.env, seed)):
+    for action in (*plan, legal_action(trial.env, seed)):
         if not isinstance(action, str) or not action.strip() or "||" in action:
             return f"{action!r} cannot stand in a reply"
     reasoning = episode.explain(plan[:2], stream("check", "explain"))

@@ -1,4 +1,7 @@
-"""Plays of an environment written down, so that they can be compared and measured."""
+"""Plays of an environment, random, expert and odd, written down to be compared and measured.
+
+Odd actions are what a model may write instead of an action: wrong, empty, huge, binary and hostile text.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from ragen2.envs.base import Env, Episode, Step
 from ragen2.seeding import stream
 from ragen2.types import Image
 
+ODD_ACTIONS_PER_SEED = 3
+
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlayedAction:
     """One action, what it did and how long that took; equal lines may differ in time."""
 
     action: str
@@ -24,10 +29,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One play: what was shown first, then a line an action."""
+    """One play: what was shown first, then one line per action."""
 
     first_observation: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlayedAction, ...]
     first_image: str = ""
 
     @property
@@ -56,12 +61,12 @@ class Transcript:
         return rows
 
 
-def take(episode: Episode, action: str) -> Line:
+def take(episode: Episode, action: str) -> PlayedAction:
     """Take one action and write it down."""
     began = time.monotonic()
     step = episode.step(action)
     observation = episode.observation
-    return Line(action, step, observation, time.monotonic() - began, image_name(episode))
+    return PlayedAction(action, step, observation, time.monotonic() - began, image_name(episode))
 
 
 def image_name(episode: Episode) -> str:
@@ -75,7 +80,7 @@ def random_play(env: Env, seed: int, luck: int) -> Transcript:
     rng = stream("check", seed)
     episode = env.start(seed, luck)
     shown, image = episode.observation, image_name(episode)
-    lines: list[Line] = []
+    lines: list[PlayedAction] = []
     while len(lines) < env.max_actions and not (lines and lines[-1].step.done):
         lines.append(take(episode, episode.random_action(rng)))
     return Transcript(shown, tuple(lines), image)
@@ -88,7 +93,7 @@ def expert_play(env: Env, seed: int, luck: int) -> Transcript:
     """
     episode = env.start(seed, luck)
     shown, image = episode.observation, image_name(episode)
-    lines: list[Line] = []
+    lines: list[PlayedAction] = []
     while len(lines) < env.max_actions and not (lines and lines[-1].step.done):
         plan = episode.expert()[: 1 if env.stochastic else env.max_actions - len(lines)]
         if not plan:
@@ -105,3 +110,97 @@ def replay(episode: Episode, transcript: Transcript) -> Transcript:
     shown, image = episode.observation, image_name(episode)
     lines = tuple(take(episode, line.action) for line in transcript.lines)
     return Transcript(shown, lines, image)
+
+
+def odd_play(env: Env, seed: int) -> Transcript:
+    """A few odd actions in a row, others for each seed."""
+    episode = env.start(seed, 0)
+    actions = odd_actions(legal_action(env, seed))
+    first = seed * ODD_ACTIONS_PER_SEED
+    chosen = (actions[(first + turn) % len(actions)] for turn in range(ODD_ACTIONS_PER_SEED))
+    shown, image = episode.observation, image_name(episode)
+    lines = tuple(take(episode, action) for action in chosen)
+    return Transcript(shown, lines, image)
+
+
+def legal_action(env: Env, seed: int) -> str:
+    """A legal first action of task ``seed``, the same every time."""
+    return env.start(seed, 0).random_action(stream("check", "legal", seed))
+
+
+def odd_actions(legal: str) -> tuple[str, ...]:
+    """``ODD_ACTIONS`` and spoilt forms of a legal action, which reach deeper into a parser."""
+    spoilt = (
+        legal * 1000,
+        legal[: len(legal) // 2],
+        legal[::-1],
+        legal + "\x00",
+        f"{legal} || {legal}",
+        f'"{legal}"',
+        legal.swapcase(),
+        f"  {legal}\n",
+        " ".join(legal),
+        legal.replace("1", "10000000000000000000000"),
+    )
+    return (*ODD_ACTIONS, *spoilt)
+
+
+_EMPTY = ("", " ", "\n\t\r", "\u200b", "||")
+_BINARY = (
+    "\x00",
+    "\x00\x01\x02\xff",
+    "\x1b[2J\x1b[31m",
+    "\ud800",
+    "\udcff\udcfe",
+    "\ufeff",
+    "\x7f" * 9,
+)
+_HUGE = (
+    "x" * 100_000,
+    "9" * 10_000,
+    "(" * 5_000,
+    "()" * 500,
+    "[" * 2_000 + "]" * 2_000,
+    "1+" * 20_000 + "1",
+    "a " * 50_000,
+    "\n" * 100_000,
+    "😀" * 20_000,
+    "1" + "0" * 400 + "/3",
+)
+_NUMBERS = (
+    "-1",
+    "nan",
+    "inf",
+    "1e999",
+    "1/0",
+    "9**9**9",
+    "²",
+    "٣",
+    "0x10",
+    "1_000",
+    "None",
+    "True",
+)
+_TAGS = ("<think>", "</answer>", "<answer></answer>", "<|im_end|>", "</s>", "```", "```python\n```")
+_HOSTILE = (
+    "__import__('os').system('exit 1')",
+    "import os; os._exit(3)",
+    "raise SystemExit",
+    "while True: pass",
+    "{0.__class__.__mro__}",
+    "%s%s%s%n",
+    "'; DROP TABLE tasks; --",
+    "../../../../etc/passwd",
+    "${jndi:ldap://localhost/x}",
+    "$(sleep 100)",
+    "a" * 40 + "!",
+    "(a+)+$",
+    "search[" + "*" * 500,
+    "search[\x00]",
+    "click[",
+    "click[]]]]",
+    "\\frac{1}{0}",
+    "\\boxed{" * 200,
+)
+ODD_ACTIONS = (*_EMPTY, *_BINARY, *_HUGE, *_NUMBERS, *_TAGS, *_HOSTILE)
+"""The same for every environment."""

@@ -1,7 +1,7 @@
 """FrozenLake: cross the ice to the goal; holes end the episode, slips turn a move sideways.
 
 Dynamics are those of Gymnasium's FrozenLake (same actions, borders, slip directions and reward) on
-random maps that always have a way to the goal.
+random maps that always have a path to the goal.
 """
 
 from __future__ import annotations
@@ -11,13 +11,21 @@ from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, normalise
-from ragen2.envs.held_out import belongs
-from ragen2.envs.toolkit.pixels import Mark, Tile, figure, ground, paint, size_problem, with_gauges
-from ragen2.envs.toolkit.wording import pick
+from ragen2.envs.base import Env, Step, belongs, normalise
+from ragen2.envs.toolkit.pixels import (
+    BoardEpisode,
+    BoardObservation,
+    CellGauges,
+    CellPixels,
+    Mark,
+    Tile,
+    figure,
+    ground,
+    size_problem,
+)
+from ragen2.envs.toolkit.wording import offset, pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -77,16 +85,13 @@ class FrozenLake(Env):
         description="chance that a move goes to one of its two sides instead, half each",
     )
     min_distance: int = Field(1, ge=1, description="least number of moves from start to goal")
-    observation: Literal["grid", "coord", "grid_coord", "image", "image+text"] = Field(
+    observation: BoardObservation = Field(
         "coord",
         description="what the agent is shown: the board, coordinates, both, an image, or an image and "
         "coordinates",
     )
-    cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
-    cell_gauges: bool = Field(
-        False,
-        description="whether each cell of an image shows its row and column as bars on its edges",
-    )
+    cell_px: CellPixels = 28
+    cell_gauges: CellGauges = False
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     stochastic: ClassVar[bool] = True
@@ -126,7 +131,7 @@ class FrozenLake(Env):
 
 @lru_cache(maxsize=4096)
 def draw_lake(size: int, hole_ratio: float, min_distance: int, seed: int) -> Lake:
-    """Draw maps until one has a hole-free way of at least ``min_distance`` moves to the goal.
+    """Draw maps until one has a hole-free path of at least ``min_distance`` moves to the goal.
 
     A map is either held out or trained on, never both, whatever the seeds.
     """
@@ -141,7 +146,7 @@ def draw_lake(size: int, hole_ratio: float, min_distance: int, seed: int) -> Lak
         if is_ours and lake.distances().get(start, 0) >= min_distance:
             return lake
     raise EnvError(
-        f"no {size}x{size} map with hole_ratio {hole_ratio} and a way of {min_distance} moves in "
+        f"no {size}x{size} map with hole_ratio {hole_ratio} and a path of {min_distance} moves in "
         f"{MAX_MAP_DRAWS} draws; lower hole_ratio or min_distance, or raise size"
     )
 
@@ -208,11 +213,11 @@ def _chances(lake: Lake, slip: float) -> Chances:
     return Chances(lake, slip)
 
 
-class LakeEpisode(Episode):
+class LakeEpisode(BoardEpisode):
     """One walk over one lake."""
 
     def __init__(self, env: FrozenLake, lake: Lake, slips: np.random.Generator) -> None:
-        self.env = env
+        self.env: FrozenLake = env
         self.lake = lake
         self.player = lake.start
         self._slips = slips
@@ -273,12 +278,10 @@ class LakeEpisode(Episode):
         """Where I am, where the goal and the nearest hole are, and the move that follows."""
         row, column = self.player
         goal_row, goal_column = self.lake.goal
-        vertical = _offset(goal_row - row, "down", "up")
-        horizontal = _offset(goal_column - column, "right", "left")
-        way = " and ".join(part for part in (vertical, horizontal) if part) or "here"
+        where = offset(goal_row - row, goal_column - column) or "here"
         here = pick(rng, "I am at", "I stand on", "now at", "my cell is")
         target = pick(rng, "goal", "the goal is at", "target", "G at")
-        parts = [f"{here} {_cell(self.player)}, {target} {_cell(self.lake.goal)}, {way}."]
+        parts = [f"{here} {_cell(self.player)}, {target} {_cell(self.lake.goal)}, {where}."]
         if self.lake.holes and rng.random() < 0.5:
             near = min(
                 sorted(self.lake.holes), key=lambda hole: abs(hole[0] - row) + abs(hole[1] - column)
@@ -288,16 +291,10 @@ class LakeEpisode(Episode):
         parts.append(f"{plan} {' '.join(action.lower() for action in actions)}")
         return " ".join(parts)
 
-    def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8]:
-        """The lake seen from above."""
+    def board(self) -> list[list[Tile]]:
+        """The lake as tiles."""
         cells = range(self.lake.size)
-        board = [[TILES[self._symbol((row, column))] for column in cells] for row in cells]
-        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
-
-    @property
-    def shown_image(self) -> npt.NDArray[np.uint8] | None:
-        """The lake, where the settings show it as an image."""
-        return self.image(self.env.cell_px) if self.env.shows_images else None
+        return [[TILES[self._symbol((row, column))] for column in cells] for row in cells]
 
     def _coordinates(self) -> str:
         if self.player in self.lake.holes:
@@ -320,10 +317,6 @@ class LakeEpisode(Episode):
 
 def _cell(cell: Cell) -> str:
     return f"({cell[0]},{cell[1]})"
-
-
-def _offset(distance: int, positive: str, negative: str) -> str:
-    return f"{abs(distance)} {positive if distance > 0 else negative}" if distance else ""
 
 
 _ICE = ground((216, 236, 248), (178, 210, 232))

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, normalise
+from ragen2.envs.base import Env, Episode, Step, belongs, normalise
 from ragen2.envs.game_2048.board import MOVES, Board, best_move, legal_moves, slide, spawn
-from ragen2.envs.held_out import belongs
 from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
 from ragen2.envs.toolkit.wording import pick
 from ragen2.seeding import stream
@@ -89,10 +88,10 @@ class Game2048(Env):
             "Example: <think>two 4s touch in row 1</think><answer>Left</answer>"
         )
 
-    def start(self, seed: int, luck: int) -> BoardEpisode:
+    def start(self, seed: int, luck: int) -> Game2048Episode:
         """Board from ``seed`` alone; new tiles from ``seed`` and ``luck``."""
         board = self._first_board(seed)
-        return BoardEpisode(self, board, stream("Game2048", "spawn", seed, luck))
+        return Game2048Episode(self, board, stream("Game2048", "spawn", seed, luck))
 
     def _first_board(self, seed: int) -> Board:
         """Two tiles; training seeds never give a board that a held-out seed gives."""
@@ -106,7 +105,7 @@ class Game2048(Env):
         raise AssertionError("one board in five is held out, so a draw cannot fail this often")
 
 
-class BoardEpisode(Episode):
+class Game2048Episode(Episode):
     """One game."""
 
     def __init__(self, env: Game2048, board: Board, spawns: np.random.Generator) -> None:

@@ -17,7 +17,7 @@ _ANNOUNCED = re.compile(r"####|\banswer\s*:|\banswer is\b", re.IGNORECASE)
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
-_DRESS = re.compile(
+_MARKUP = re.compile(
     r"\\(?:left|right|displaystyle|[,;:! ])|\\[()\[\]]|\*\*|[`~°]|\^\s*\{?\s*\\circ\s*\}?"
 )
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))", re.ASCII)
@@ -58,7 +58,7 @@ class MathAnswer:
     """An answer as it is compared."""
 
     text: str
-    """In lower case and without dress; empty when there is no answer."""
+    """In lower case and without markup; empty when there is no answer."""
     value: Fraction | None = None
     """Its exact number, where the answer is one number, with or without words around it."""
     units: frozenset[str] = frozenset()
@@ -114,14 +114,14 @@ def read_answer(text: str) -> MathAnswer:
     answer = final_answer(text) if len(text) <= MAX_TEXT else ""
     if len(answer) > MAX_LENGTH:
         return MathAnswer("")
-    plain = _undressed(answer)
+    plain = _without_markup(answer)
     return _as_number(plain) or MathAnswer(_NEEDLESS_SPACE.sub("", plain))
 
 
-def _undressed(answer: str) -> str:
-    """The answer in lower case without LaTeX dress, digit separators, ``x =``, outer brackets."""
+def _without_markup(answer: str) -> str:
+    """The answer in lower case without LaTeX markup, digit separators, ``x =``, outer brackets."""
     answer = answer.replace("−", "-").replace("\\$", "$").replace("\\%", "%")
-    answer = _DRESS.sub("", _TEXT.sub(r" \1 ", answer)).strip()
+    answer = _MARKUP.sub("", _TEXT.sub(r" \1 ", answer)).strip()
     while len(answer) > 1 and answer[0] == "$" == answer.rstrip(".")[-1:]:
         answer = answer.rstrip(".").strip("$").strip()  # $..$ marks mathematics, not money
     for sign, fraction in _VULGAR.items():

@@ -11,17 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, belongs
 from ragen2.envs.math import expressions
 from ragen2.envs.math.expressions import Expression, ExpressionError, Number, Operation
 from ragen2.envs.toolkit.records import (
+    HeldOutData,
+    HeldOutRatio,
     Record,
     TaskSet,
+    load_task_set,
     read_records,
     require_fields,
-    separate_tasks,
-    split_tasks,
+    require_training_data,
 )
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
@@ -72,10 +73,8 @@ class Countdown(Env):
         0.1, ge=0.0, lt=1.0, description="reward for the right numbers with a wrong value"
     )
     data: str = Field("", description="records with nums and target: file, folder or hub id")
-    held_out_data: str = Field("", description="records for held-out seeds; empty: a part of data")
-    held_out_ratio: float = Field(
-        0.1, gt=0.0, lt=1.0, description="part of data for held-out seeds, without held_out_data"
-    )
+    held_out_data: HeldOutData = ""
+    held_out_ratio: HeldOutRatio = 0.1
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
@@ -88,8 +87,7 @@ class Countdown(Env):
             )
         if self.low > self.high:
             raise ValueError(f"low {self.low} is over high {self.high}")
-        if self.held_out_data and not self.data:
-            raise ValueError("held_out_data needs data to train on; set data too")
+        require_training_data(self.data, self.held_out_data)
         return self
 
     @property
@@ -157,12 +155,14 @@ def _join(
 
 @lru_cache(maxsize=4)
 def load_tasks(data: str, held_out_data: str, held_out_ratio: float) -> TaskSet[CountdownTask]:
-    """Tasks of record files in two parts; a task of both files is held out, whatever the order."""
-    if held_out_data:
-        return separate_tasks(
-            _read_tasks(data), _read_tasks(held_out_data), lambda task: task.names
-        )
-    return split_tasks(_read_tasks(data), lambda task: task.names, held_out_ratio)
+    """Tasks of record files in two parts that share none."""
+    return load_task_set(
+        _read_tasks,
+        lambda task: task.names,
+        data=data,
+        held_out_data=held_out_data,
+        held_out_ratio=held_out_ratio,
+    )
 
 
 def _read_tasks(source: str) -> Iterator[CountdownTask]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, Self
@@ -11,16 +12,18 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import Env, Episode, Step, belongs
 from ragen2.envs.math.answers import MAX_TEXT, final_answer, same_answer, same_text
+from ragen2.envs.math.symbolic import require_math_verify, same_mathematics
 from ragen2.envs.math.word_problems import QUESTION_TYPES, QuestionType, draw_problem
 from ragen2.envs.toolkit.records import (
+    HeldOutData,
+    HeldOutRatio,
     Record,
     TaskSet,
+    load_task_set,
     read_records,
-    separate_tasks,
-    split_tasks,
+    require_training_data,
 )
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
@@ -68,22 +71,21 @@ class MetaMathQA(Env):
     types: tuple[QuestionType, ...] = Field(
         QUESTION_TYPES, min_length=1, description="question types to draw or to keep of the data"
     )
-    answer_rule: Literal["value", "strict"] = Field(
-        "value", description="compare answers by value, or as text without case and spaces"
+    answer_rule: Literal["value", "strict", "math_verify"] = Field(
+        "value",
+        description="compare answers by exact value, as text without case and spaces, or by value and "
+        "with the package math-verify, for LaTeX, sets and expressions",
     )
     data: str = Field("", description="records in MetaMathQA or GSM8K form: file, folder or hub id")
-    held_out_data: str = Field("", description="records for held-out seeds; empty: a part of data")
-    held_out_ratio: float = Field(
-        0.1, gt=0.0, lt=1.0, description="part of data for held-out seeds, without held_out_data"
-    )
+    held_out_data: HeldOutData = ""
+    held_out_ratio: HeldOutRatio = 0.1
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
 
     @model_validator(mode="after")
     def _data_is_complete(self) -> Self:
-        if self.held_out_data and not self.data:
-            raise ValueError("held_out_data needs data to train on; set data too")
+        require_training_data(self.data, self.held_out_data)
         return self
 
     @property
@@ -103,6 +105,8 @@ class MetaMathQA(Env):
     def start(self, seed: int, luck: int) -> MathEpisode:
         """The question of ``seed``; nothing here depends on luck."""
         del luck
+        if self.answer_rule == "math_verify":
+            require_math_verify()
         if not self.data:
             return MathEpisode(self, draw_task(self.num_steps, self.max_number, self.types, seed))
         tasks = load_tasks(self.data, self.held_out_data, self.held_out_ratio, self.types)
@@ -130,11 +134,13 @@ def load_tasks(
     data: str, held_out_data: str, held_out_ratio: float, types: tuple[QuestionType, ...]
 ) -> TaskSet[MathTask]:
     """Tasks of record files in two parts that share neither a question nor an original question."""
-    tasks = _read_tasks(data, types)
-    if held_out_data:
-        held_out = _read_tasks(held_out_data, types)
-        return separate_tasks(tasks, held_out, lambda task: task.names)
-    return split_tasks(tasks, lambda task: task.names, held_out_ratio)
+    return load_task_set(
+        lambda source: _read_tasks(source, types),
+        lambda task: task.names,
+        data=data,
+        held_out_data=held_out_data,
+        held_out_ratio=held_out_ratio,
+    )
 
 
 def _read_tasks(source: str, types: tuple[QuestionType, ...]) -> list[MathTask]:
@@ -215,6 +221,13 @@ def _printable(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
+_RULES: dict[str, Callable[[str, str], bool]] = {
+    "value": same_answer,
+    "strict": same_text,
+    "math_verify": same_mathematics,
+}
+
+
 class MathEpisode(Episode):
     """Attempts at one question; only the right answer ends it."""
 
@@ -241,8 +254,7 @@ class MathEpisode(Episode):
         shown = _printable(action[: MAX_TEXT + 1])
         if not shown or len(action) > MAX_TEXT:
             return Step(0.0, done=False, valid=False, effective=False)
-        same = same_answer if self.env.answer_rule == "value" else same_text
-        if same(action, self.task.answer):
+        if _RULES[self.env.answer_rule](action, self.task.answer):
             self._solved = True
             return Step(0.5**self._num_wrong, done=True, solved=True)
         self._num_wrong += 1

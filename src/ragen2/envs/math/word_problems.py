@@ -40,14 +40,14 @@ PERCENTAGES = (10, 20, 25, 40, 50, 60, 75, 80)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One kind of step: how it is told, computed, undone, and how its number is found.
+    """One kind of step: how it is stated, computed, undone, and how its number is found.
 
     In the arithmetic ``v`` is the quantity before, ``w`` the one after, ``n`` the step's number and
     ``r`` the percentage that is left.
     """
 
-    told: tuple[str, ...]
-    retold: tuple[str, ...]
+    stated: tuple[str, ...]
+    restated: tuple[str, ...]
     done: str
     undone: str
     number: str
@@ -170,7 +170,7 @@ class WordProblem:
     original: str
     """The forward question; two problems with one original must not be split over two sets."""
     working: tuple[str, ...]
-    """One equation a step."""
+    """One equation per step."""
 
 
 def draw_problem(
@@ -260,14 +260,14 @@ def _after(change: str, quantity: Fraction, number: Fraction) -> Fraction:
 
 
 def _tell(story: Story, style: Sequence[int], wording: int, hidden: int | None = None) -> str:
-    """The story in wording 0 (told) or 1 (retold); number ``hidden`` (0 is the start) becomes x."""
+    """The story in wording 0 (stated) or 1 (restated); number ``hidden`` (0 is the start) becomes x."""
     openings = _OPENINGS[wording]
     opening = openings[style[0] % len(openings)]
     number = UNKNOWN if hidden == 0 else show(story.first)
     sentences = [opening.format(who=story.who, n=number, things=story.things)]
     for index, step in enumerate(story.steps, start=1):
         change = CHANGES[step.change]
-        wordings = change.retold if wording else change.told
+        wordings = change.restated if wording else change.stated
         sentence = wordings[style[index] % len(wordings)]
         number = UNKNOWN if hidden == index else _written(step)
         people = {"who": step.who, "friend": step.friend, "next": step.next}

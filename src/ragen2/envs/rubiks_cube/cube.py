@@ -25,8 +25,9 @@ SOLVING_TURNS = tuple(face + mark for face in "URF" for mark in ("", "'"))
 """Turns that leave the corner down-back-left alone. A turn of D, L or B is a turn of U, R or F and
 of the whole cube, so no solution with all twelve turns is shorter than the best with these."""
 MOST_TURNS = 14
-"""No 2x2 cube needs more quarter turns than this."""
+"""No 2x2 cube needs more quarter turns than this: its diameter in the quarter-turn metric."""
 MOST_BACKWARD = 7
+"""Half of it: beyond, one search from each end meets sooner than one search alone."""
 
 _NORMALS: dict[str, Vector] = {
     "U": (0, 1, 0),
@@ -128,7 +129,7 @@ def inverse(turn: str) -> str:
 def shortest_solution(cube: str) -> tuple[str, ...]:
     """A shortest sequence of quarter turns that solves the cube, found from both ends.
 
-    A way of n turns exists when a cube n - b turns ahead lies b turns from the solved one; n grows
+    A path of n turns exists when a cube n - b turns ahead lies b turns from the solved one; n grows
     until one is found. Cubes around the solved one are shared by all calls.
     """
     before: dict[str, tuple[str, ...]] = {}
@@ -140,7 +141,7 @@ def shortest_solution(cube: str) -> tuple[str, ...]:
         home = cubes_around(backward)
         middle = next((found for found in ahead if found in home), None)
         if middle is not None:
-            return (*ahead[middle], *_way_home(middle, backward))
+            return (*ahead[middle], *_path_home(middle, backward))
     raise AssertionError(f"{cube} cannot be reached by turning a solved cube")
 
 
@@ -170,7 +171,7 @@ def _one_turn_on(
     }
 
 
-def _way_home(cube: str, distance: int) -> tuple[str, ...]:
+def _path_home(cube: str, distance: int) -> tuple[str, ...]:
     turns: list[str] = []
     for left in range(distance, 0, -1):
         turns.append(cubes_around(left)[cube])

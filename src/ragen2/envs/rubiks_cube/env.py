@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, normalise
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import Env, Episode, Step, belongs, normalise
 from ragen2.envs.rubiks_cube.cube import (
     FACES,
     MOST_TURNS,

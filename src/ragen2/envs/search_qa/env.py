@@ -6,20 +6,39 @@ questions need one, two and three searches; with files, about any corpus.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Waits
-from ragen2.envs.search_qa.episode import SearchEpisode
-from ragen2.envs.search_qa.records import Question, read_passages, read_questions, split_questions
-from ragen2.envs.search_qa.retrieval import LocalRetriever, Retriever, searchable_text
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, Waits
+from ragen2.envs.search_qa.records import (
+    Passage,
+    Question,
+    read_passages,
+    read_questions,
+    split_questions,
+)
+from ragen2.envs.search_qa.retrieval import (
+    LocalRetriever,
+    RetrievalClient,
+    Retriever,
+    searchable_text,
+)
+from ragen2.envs.search_qa.reward import answer_reward, exact_match
 from ragen2.envs.search_qa.world import load_world
-from ragen2.envs.toolkit.dense_index import DenseIndex, load_encoder
-from ragen2.envs.toolkit.text_index import TextIndex
+from ragen2.envs.toolkit.text_index import DenseIndex, TextIndex, load_encoder
+from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
+
+VERBS = ("search", "finish")
+MAX_ACTION_CHARS = 1000
+"""What counts of an action; no sensible query or answer is longer."""
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)")
 
 
 class SearchQA(Env):
@@ -29,7 +48,7 @@ class SearchQA(Env):
     questions: str | None = Field(
         None, description="question file or hub id; none: questions about the generated world"
     )
-    heldout_questions: str | None = Field(
+    held_out_questions: str | None = Field(
         None, description="questions for evaluation; none: a tenth of `questions` is set apart"
     )
     passages: str | None = Field(
@@ -67,6 +86,7 @@ class SearchQA(Env):
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+    renamed: ClassVar[Mapping[str, str]] = {"heldout_questions": "held_out_questions"}
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
@@ -77,8 +97,8 @@ class SearchQA(Env):
                 f"questions of {self.max_hops} hops need max_searches {self.max_hops} or more, "
                 f"got {self.max_searches}"
             )
-        if self.questions is None and (self.heldout_questions or self.passages):
-            raise ValueError("passages and heldout_questions need questions; name a question file")
+        if self.questions is None and (self.held_out_questions or self.passages):
+            raise ValueError("passages and held_out_questions need questions; name a question file")
         return self
 
     @property
@@ -112,15 +132,13 @@ class SearchQA(Env):
             hops = int(rng.integers(self.min_hops, self.max_hops + 1))
             world = load_world(self.num_passages, self.world_seed)
             return world.question(hops, rng, held_out=held_out)
-        training, evaluation = _load_questions(self.questions, self.heldout_questions)
+        training, evaluation = _load_questions(self.questions, self.held_out_questions)
         side = evaluation if held_out else training
         return side[seed % len(side)]
 
     def open_retriever(self) -> Retriever:
         """What answers the searches, as the settings ask; indices are built once and shared."""
         if self.retriever == "server":
-            from ragen2.envs.search_qa.client import RetrievalClient
-
             return RetrievalClient(
                 self.server_url,
                 self.server_protocol,
@@ -133,16 +151,18 @@ class SearchQA(Env):
 
 @lru_cache(maxsize=8)
 def _load_questions(
-    source: str, heldout_source: str | None
+    source: str, held_out_source: str | None
 ) -> tuple[list[Question], list[Question]]:
     questions = read_questions(source)
-    if heldout_source is None:
+    if held_out_source is None:
         return split_questions(questions)
-    held_out = read_questions(heldout_source)
+    held_out = read_questions(held_out_source)
     known = {question.text for question in held_out}
     training = [question for question in questions if question.text not in known]
     if not training:
-        raise EnvError(f"every question of {source} is also in {heldout_source}; give another file")
+        raise EnvError(
+            f"every question of {source} is also in {held_out_source}; give another file"
+        )
     return training, held_out
 
 
@@ -155,3 +175,153 @@ def _open_local(
     if encoder is None:
         return LocalRetriever(passages, TextIndex.cached(texts))
     return LocalRetriever(passages, DenseIndex(texts, load_encoder(encoder)))
+
+
+class SearchEpisode(Episode):
+    """One question, some searches, one answer."""
+
+    def __init__(self, env: SearchQA, question: Question, retriever: Retriever) -> None:
+        self.env = env
+        self.question = question
+        self._retriever = retriever
+        self._queries: list[str] = []
+        self._results: list[Passage] = []
+        self._seen_titles: list[str] = []
+        self._answer: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether an answer was given."""
+        return self._answer is not None
+
+    @property
+    def searches_left(self) -> int:
+        """Searches still allowed."""
+        return self.env.max_searches - len(self._queries)
+
+    @property
+    def observation(self) -> str:
+        """The question, always; then what the last search found."""
+        lines = [f"Question: {self.question.text}"]
+        if self.done:
+            return "\n".join([*lines, "You have answered."])
+        left = self.searches_left
+        lines.append(f"Searches left: {left}" if left else "No searches left: finish[answer] now.")
+        if self._queries:
+            lines.append(f"Results of search {len(self._queries)}:")
+            lines.append(
+                show_passages(self._results, self.env.passage_chars, self.env.results_chars)
+            )
+        return "\n".join(lines)
+
+    def step(self, action: str) -> Step:
+        """Search or finish; anything else, and a search too many, changes nothing."""
+        verb, body = read_action(action)
+        if self.done:
+            return Step(0.0, True, self._is_solved, valid=bool(verb), effective=False)
+        if not verb:
+            return Step(0.0, False, valid=False, effective=False)
+        if verb == "search":
+            return self._search(body)
+        self._answer = body
+        reward = answer_reward(body, self.question.answers, self.env.f1_threshold)
+        return Step(reward, True, solved=self._is_solved)
+
+    def expert(self) -> tuple[str, ...]:
+        """Look up what was not seen yet, in the order of the chain, then give the right answer."""
+        if self.done:
+            return ()
+        queries = [] if self._queries else [self.question.opening or self.question.text]
+        known = {*self._seen_titles, *self._queries, *queries}
+        queries += [title for title in self.question.gold_titles if title not in known]
+        searches = [_write("search", query) for query in queries[: self.searches_left]]
+        return (*searches, _write("finish", self.question.answers[0]))
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A search for a few words of the question, or an answer taken from what is in sight."""
+        words = self.question.text.rstrip("?").split()
+        if self.searches_left and rng.random() < 0.7:
+            first = int(rng.integers(len(words)))
+            return _write("search", " ".join(words[first : first + 3]))
+        choices = [passage.title for passage in self._results if passage.title] or words
+        return _write("finish", choices[int(rng.integers(len(choices)))])
+
+    def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+        """What the question is about, what has been read, and why this action follows."""
+        verb, body = read_action(actions[0]) if actions else ("", "")
+        subject = self.question.opening or self.question.text
+        last = self._seen_titles[0] if self._seen_titles else subject
+        if verb == "search" and not self._queries:
+            return pick(
+                rng,
+                f"The question starts from {subject}. I look that up first.",
+                f"I know nothing about {subject} yet, so I search for it.",
+                f"To begin, I need the passage on {subject}.",
+            )
+        if verb == "search":
+            return pick(
+                rng,
+                f"The question starts from {subject}. That led me to {body}; I search for it.",
+                f"I asked about {subject} and read of {body}. Now I need more on {body}.",
+                f"From {last} the way goes on to {body}, so I look up {body}.",
+            )
+        if verb == "finish":
+            return pick(
+                rng,
+                f"The question was about {subject}. The passages say {body}, so I answer that.",
+                f"I followed {subject} through the passages and found {body}.",
+                f"What I read about {last} gives the answer: {body}.",
+            )
+        return f"Nothing is left to do about {subject}."
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._answer is not None and exact_match(self._answer, self.question.answers)
+
+    def _search(self, query: str) -> Step:
+        if not self.searches_left:
+            return Step(0.0, False, effective=False)
+        self._results = self._retriever.search(query, self.env.top_k)
+        self._queries.append(query)
+        self._seen_titles = [passage.title for passage in self._results] + self._seen_titles
+        return Step(0.0, False)
+
+
+def read_action(action: str) -> tuple[str, str]:
+    """(verb, text) of ``search[text]`` or ``finish[text]``; two empty strings for anything else.
+
+    Case and spaces are forgiven, and so are a missing last bracket and words after it.
+    """
+    head, bracket, rest = action[: 2 * MAX_ACTION_CHARS].partition("[")
+    verb = head.strip().lower()
+    inside, closing, _ = rest.rpartition("]")
+    body = " ".join((inside if closing else rest).split())[:MAX_ACTION_CHARS]
+    body = body.encode("utf-8", "replace").decode()  # encoders choke on half of a surrogate pair
+    return (verb, body) if bracket and verb in VERBS and body else ("", "")
+
+
+def show_passages(passages: list[Passage], passage_chars: int, results_chars: int) -> str:
+    """Numbered passages, each cut to its limit; those beyond the limit of all are left out."""
+    shown: list[str] = []
+    for number, passage in enumerate(passages, start=1):
+        text = cut_at_sentence(" ".join(passage.text.split()), passage_chars)
+        line = f"[{number}] {passage.title}: {text}" if passage.title else f"[{number}] {text}"
+        if shown and sum(map(len, shown)) + len(shown) + len(line) > results_chars:
+            break
+        shown.append(line)
+    return "\n".join(shown) or "nothing found"
+
+
+def cut_at_sentence(text: str, limit: int) -> str:
+    """At most ``limit`` characters, ending with a whole sentence where there is one."""
+    if len(text) <= limit:
+        return text
+    ends = [end.end() for end in _SENTENCE_END.finditer(text, 0, limit + 1) if end.end() <= limit]
+    if ends:
+        return text[: ends[-1]]
+    return text[: limit - 4].rsplit(" ", 1)[0] + " ..."
+
+
+def _write(verb: str, body: str) -> str:
+    """An action; ``||`` separates actions, so it may not stand inside one."""
+    return f"{verb}[{' '.join(body.split()).replace('||', '|')}]"

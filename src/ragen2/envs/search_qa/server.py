@@ -1,8 +1,8 @@
 """A small retrieval server: ``python -m ragen2.envs.search_qa.server --corpus FILE``.
 
-It answers ``POST /retrieve`` in both dialects of ``retrieval_client`` and ``GET /health``, from a
+It answers ``POST /retrieve`` in both dialects of ``retrieval`` and ``GET /health``, from a
 BM25 index of the corpus, or of the generated world where no corpus is given. It listens on the
-loopback address unless told otherwise.
+loopback address unless ``--host`` names another.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(400, {"error": str(error)})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """One line a request would drown whatever else the terminal shows."""
+        """One line per request would drown whatever else the terminal shows."""
 
     def _body(self) -> bytes:
         length = int(self.headers.get("Content-Length") or 0)

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 from ragen2.envs.search_qa import facts as search_facts
-from ragen2.envs.search_qa import names as search_names
 from ragen2.envs.search_qa import wording as search_wording
 from ragen2.envs.search_qa.facts import Entity, Fact, draw_entities
 from ragen2.envs.search_qa.records import Passage, Question
@@ -36,7 +35,7 @@ MAX_DRAWS = 1000
 _log = logging.getLogger(__name__)
 
 
-class World:
+class GeneratedWorld:
     """Entities, their passages, and questions about them."""
 
     def __init__(self, entities: Sequence[Entity]) -> None:
@@ -108,12 +107,14 @@ class World:
 
 
 @lru_cache(maxsize=4)
-def load_world(num_passages: int, world_seed: int) -> World:
+def load_world(num_passages: int, world_seed: int) -> GeneratedWorld:
     """The world of this size and seed: from the cache folder, or built now and kept there."""
     name = f"{num_passages}-{world_seed}-{_code_digest()}.json"
     path = cache_root() / "search_world" / name
     try:
-        return World([Entity(*row) for row in json.loads(path.read_text(encoding="utf-8"))])
+        return GeneratedWorld(
+            [Entity(*row) for row in json.loads(path.read_text(encoding="utf-8"))]
+        )
     except (OSError, ValueError, TypeError):
         world = build_world(num_passages, world_seed)
     try:
@@ -123,13 +124,13 @@ def load_world(num_passages: int, world_seed: int) -> World:
     return world
 
 
-def build_world(num_passages: int, world_seed: int) -> World:
+def build_world(num_passages: int, world_seed: int) -> GeneratedWorld:
     """Draw names, facts and wording; a function of its two arguments alone."""
     rng = stream("SearchQA", "world", num_passages, world_seed)
     entities = draw_entities(num_passages, rng)
     for entity in entities:
         entity.text = _passage(entity, entities, rng)
-    return World(entities)
+    return GeneratedWorld(entities)
 
 
 def full_name(entity: Entity) -> str:
@@ -138,7 +139,7 @@ def full_name(entity: Entity) -> str:
 
 
 def _passage(entity: Entity, entities: Sequence[Entity], rng: np.random.Generator) -> str:
-    """One sentence a fact: first what the thing is, then the rest in any order."""
+    """One sentence per fact: first what the thing is, then the rest in any order."""
     opening = OPENINGS[entity.kind]
     others = [name for name in entity.facts if name != opening]
     order = [opening, *(others[place] for place in rng.permutation(len(others)))]
@@ -184,12 +185,12 @@ def _did(entity: Entity) -> str:
 def _code_digest() -> str:
     """Of the code that makes worlds: a changed generator must not read worlds of the old one."""
     digest = hashlib.blake2b(digest_size=8)
-    for source in (search_facts.__file__, search_names.__file__, search_wording.__file__, __file__):
+    for source in (search_facts.__file__, search_wording.__file__, __file__):
         digest.update(Path(source).read_bytes())
     return digest.hexdigest()
 
 
-def _keep(world: World, path: Path) -> None:
+def _keep(world: GeneratedWorld, path: Path) -> None:
     """Write the cache file in one go, so that no reader meets half of it."""
     rows = [[e.kind, e.name, e.trait, e.facts, e.text] for e in world.entities]
     path.parent.mkdir(parents=True, exist_ok=True)

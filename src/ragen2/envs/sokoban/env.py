@@ -1,7 +1,7 @@
 """Sokoban: push every box onto a target; a box can be pushed, never pulled.
 
-Rooms are drawn by reverse play or read from level files; see ``sokoban_levels``. The expert's plans
-have the fewest moves; see ``sokoban_solver``.
+Rooms are drawn by reverse play or read from level files; see ``levels``. The expert's plans
+have the fewest moves; see ``solver``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, normalise
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step, belongs, normalise
 from ragen2.envs.sokoban.levels import Room, draw_rooms, load_levels, parse_room
 from ragen2.envs.sokoban.solver import ACTIONS, SearchLimit, solve
 from ragen2.envs.sokoban.tiles import (
@@ -30,8 +28,15 @@ from ragen2.envs.sokoban.tiles import (
     TILES,
     WALL,
 )
-from ragen2.envs.toolkit.pixels import paint, size_problem, with_gauges
-from ragen2.envs.toolkit.wording import pick
+from ragen2.envs.toolkit.pixels import (
+    BoardEpisode,
+    BoardObservation,
+    CellGauges,
+    CellPixels,
+    Tile,
+    size_problem,
+)
+from ragen2.envs.toolkit.wording import offset, pick
 from ragen2.errors import EnvError
 
 STEP_REWARD = -0.1
@@ -80,18 +85,15 @@ class Sokoban(Env):
     )
     reward: Literal["dense", "binary"] = Field(
         "dense",
-        description="dense: -0.1 a move, 1 a box placed, 10 when solved; binary: 1 when solved, else 0",
+        description="dense: -0.1 per move, 1 per box placed, 10 when solved; binary: 1 when solved, else 0",
     )
-    observation: Literal["grid", "coord", "grid_coord", "image", "image+text"] = Field(
+    observation: BoardObservation = Field(
         "grid_coord",
         description="what the agent is shown: the room, coordinates, both, an image, or an image and "
         "both",
     )
-    cell_px: int = Field(28, ge=10, le=256, description="pixels of a cell's side in an image")
-    cell_gauges: bool = Field(
-        False,
-        description="whether each cell of an image shows its row and column as bars on its edges",
-    )
+    cell_px: CellPixels = 28
+    cell_gauges: CellGauges = False
     coord_walls: bool = Field(
         True, description="whether coord lists the walls inside the border, as the way needs them"
     )
@@ -226,11 +228,11 @@ class Errand(NamedTuple):
     push: str
 
 
-class SokobanEpisode(Episode):
+class SokobanEpisode(BoardEpisode):
     """One play of one room."""
 
     def __init__(self, env: Sokoban, room: Room) -> None:
-        self.env = env
+        self.env: Sokoban = env
         self.room = room
         self.player = room.player
         self.boxes = set(room.boxes)
@@ -305,8 +307,8 @@ class SokobanEpisode(Episode):
             return f"{here} {self._cell(self.player)}. no push helps now. {moves}"
         verb = pick(rng, "to", "goes to", "belongs on", "must reach")
         box, target = self._cell(errand.box), self._cell(errand.target)
-        way = self._way(errand.box, errand.target)
-        parts = [f"{here} {self._cell(self.player)}, box {box} {verb} {target}, {way}."]
+        where = self._offset(errand.box, errand.target) or "and back"
+        parts = [f"{here} {self._cell(self.player)}, box {box} {verb} {target}, {where}."]
         push = errand.push.lower()
         if errand.stand == self.player:
             parts.append(pick(rng, f"I push it {push}.", f"push {push} now.", f"{push} it goes."))
@@ -315,15 +317,9 @@ class SokobanEpisode(Episode):
             parts.append(f"{walk} {self._cell(errand.stand)} and push {push}.")
         return " ".join([*parts, moves])
 
-    def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8]:
-        """The room seen from above."""
-        board = [[TILES[code] for code in row] for row in self._codes()]
-        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
-
-    @property
-    def shown_image(self) -> npt.NDArray[np.uint8] | None:
-        """The room, where the settings show it as an image."""
-        return self.image(self.env.cell_px) if self.env.shows_images else None
+    def board(self) -> list[list[Tile]]:
+        """The room as tiles."""
+        return [[TILES[code] for code in row] for row in self._codes()]
 
     def _codes(self) -> list[list[int]]:
         """What each cell shows, row by row."""
@@ -362,13 +358,9 @@ class SokobanEpisode(Episode):
     def _cell(self, cell: int) -> str:
         return f"({cell // self.room.width}, {cell % self.room.width})"
 
-    def _way(self, start: int, end: int) -> str:
+    def _offset(self, start: int, end: int) -> str:
         width = self.room.width
-        down = end // width - start // width
-        right = end % width - start % width
-        vertical = f"{abs(down)} {'down' if down > 0 else 'up'}" if down else ""
-        horizontal = f"{abs(right)} {'right' if right > 0 else 'left'}" if right else ""
-        return " and ".join(part for part in (vertical, horizontal) if part) or "and back"
+        return offset(end // width - start // width, end % width - start % width)
 
     def _errand(self) -> Errand | None:
         """The box that the plan pushes first, or None without a plan."""

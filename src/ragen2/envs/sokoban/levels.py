@@ -32,7 +32,7 @@ LEVEL_FILES = (".txt", ".xsb", ".sok", ".jsonl", ".jsonl.gz")
 MAX_DRAWS = 5000
 MAX_DRAWN_CELLS = 400_000
 LONGEST_PULL = 3
-MOVES_A_BOX = 4
+MOVES_PER_BOX = 4
 """With fewer moves than this left for each box on a target, reverse play hurries."""
 _STAMPS = ((1, 3), (3, 1), (2, 2), (2, 3), (3, 2))
 
@@ -144,7 +144,7 @@ def _play_backwards(room: Room, moves: int, dice: Dice) -> Room | None:
         pulls = [*_pulls(room, on_target, left)] or [*_pulls(room, room.boxes, left)]
         if not pulls:
             break
-        is_late = left < MOVES_A_BOX * len(on_target)
+        is_late = left < MOVES_PER_BOX * len(on_target)
         # The nearest of a few, so that plans are made of pushes more than of walks.
         tries = [dice.pick(pulls) for _ in range(6 if is_late else 2)]
         walked, box, step = min(tries, key=lambda pull: pull[0])

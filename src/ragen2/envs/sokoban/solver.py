@@ -17,7 +17,7 @@ from ragen2.errors import EnvError
 ACTIONS = ("Up", "Down", "Left", "Right")
 MAX_EXPANDED = 100_000
 MAX_MATCHED_BOXES = 9
-"""Matching costs 2 to this power; with more boxes the bound lets several share a target."""
+"""The exact matching goes through 2 to this power sets of targets; with more boxes several may share one."""
 
 Node = tuple[int, int]
 """(bits of the box cells, player cell)."""
@@ -55,6 +55,7 @@ def solve(
             bound = ground.bound(after[0])
             if bound is not None and not ground.frozen(pushed, after[0]):
                 cost[after], parent[after] = total, node
+                # Of equal estimates the one with fewer pushes left comes first: it is nearer the end.
                 heapq.heappush(heap, (total + weight * bound, bound, after))
     return None
 
@@ -132,6 +133,7 @@ class _Ground:
                 for onto, after in stands[stand]:
                     yield walked, onto, after
             free &= ~wave
+            # The border is wall, so no shift carries a cell from one row into the next.
             wave = (wave << 1 | wave >> 1 | wave << width | wave >> width) & free
             walked += 1
 
@@ -146,6 +148,7 @@ class _Ground:
         if len(rows) > MAX_MATCHED_BOXES:
             nearest = [min((d for d in row if d is not None), default=None) for row in rows]
             return None if None in nearest else sum(d for d in nearest if d is not None)
+        # Least pushes by the set of targets taken, one box after another.
         least = {0: 0}
         for row in rows:
             extended: dict[int, int] = {}

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ragen2.envs.held_out import belongs
+from ragen2.envs.base import belongs
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -22,6 +22,7 @@ MOST_BLANKS = {4: 10, 9: 54}
 """Most blanks a size may ask for: digging reaches them within a few grids."""
 MAX_DRAWS = 200
 RELABELLINGS = 24
+"""Other numbers for a dug grid before the next is dug: digging is what takes the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _fill(
     houses: tuple[tuple[int, int, int], ...],
     rng: np.random.Generator | None,
 ) -> Iterator[Grid]:
-    """Depth-first over the blank with the fewest numbers left; ``used`` holds one bit a number."""
+    """Depth-first over the blank with the fewest numbers left; ``used`` holds one bit per number."""
     if not blanks:
         yield tuple(cells)
         return

@@ -5,18 +5,30 @@ A tile is a list of marks, painted in order over a whole cell; lengths are fract
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from ragen2.envs.base import Episode
 from ragen2.errors import EnvError
 
 Colour = tuple[int, int, int]
 Pixels = npt.NDArray[np.uint8]
+
+BoardObservation = Literal["grid", "coord", "grid_coord", "image", "image+text"]
+CellPixels = Annotated[int, Field(ge=10, le=256, description="pixels of a cell's side in an image")]
+CellGauges = Annotated[
+    bool,
+    Field(
+        description="whether each cell of an image shows its row and column as bars on its edges"
+    ),
+]
 
 MAX_CELL_PIXELS = 1024
 MAX_SIDE = 4096
@@ -36,6 +48,42 @@ class Mark:
 
 
 Tile = tuple[Mark, ...]
+
+
+class BoardSettings(Protocol):
+    """What the settings of an environment say of the image of its board."""
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether the agent is shown the image."""
+
+    @property
+    def cell_px(self) -> int:
+        """Pixels of a cell's side in the image that is shown."""
+
+    @property
+    def cell_gauges(self) -> bool:
+        """Whether each cell shows its row and column."""
+
+
+class BoardEpisode(Episode):
+    """An episode on a board of tiles, which the agent is shown as an image where the settings say so."""
+
+    env: BoardSettings
+
+    @abstractmethod
+    def board(self) -> Sequence[Sequence[Tile]]:
+        """What each cell shows, row by row."""
+
+    def image(self, cell_pixels: int = 28) -> Pixels:
+        """The board seen from above."""
+        board = self.board()
+        return paint(with_gauges(board) if self.env.cell_gauges else board, cell_pixels)
+
+    @property
+    def shown_image(self) -> Pixels | None:
+        """The board, where the settings show it as an image."""
+        return self.image(self.env.cell_px) if self.env.shows_images else None
 
 
 def ground(colour: Colour, edge: Colour) -> Tile:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Annotated, Any, Generic, TextIO, TypeVar
+
+from pydantic import Field
 
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError, DependencyError, EnvError
@@ -22,6 +24,14 @@ from ragen2.seeding import stream_key
 
 Task = TypeVar("Task")
 Record = dict[str, Any]
+NamesOf = Callable[[Task], tuple[str, ...]]
+"""What makes two tasks the same: first the name of their group, last their own."""
+
+HeldOutData = Annotated[str, Field(description="records for held-out seeds; empty: a part of data")]
+HeldOutRatio = Annotated[
+    float,
+    Field(gt=0.0, lt=1.0, description="part of data for held-out seeds, without held_out_data"),
+]
 
 LIST_FIELDS = ("data", "examples", "records", "rows", "instances")
 """Where a JSON file that is one object may keep its records."""
@@ -79,8 +89,28 @@ class TaskSet(Generic[Task]):
         return part[seed % len(part)]
 
 
+def require_training_data(data: str, held_out_data: str) -> None:
+    """Raise ``ValueError`` where records are held out of nothing; for validators of settings."""
+    if held_out_data and not data:
+        raise ValueError("held_out_data needs data to train on; set data too")
+
+
+def load_task_set(
+    read: Callable[[str], Iterable[Task]],
+    names_of: NamesOf[Task],
+    *,
+    data: str,
+    held_out_data: str,
+    held_out_ratio: float,
+) -> TaskSet[Task]:
+    """Tasks of record files in two parts; a task of both files is held out, whatever the order."""
+    if held_out_data:
+        return separate_tasks(read(data), read(held_out_data), names_of)
+    return split_tasks(read(data), names_of, held_out_ratio)
+
+
 def split_tasks(
-    tasks: Iterable[Task], names_of: Callable[[Task], tuple[str, ...]], held_out_ratio: float
+    tasks: Iterable[Task], names_of: NamesOf[Task], held_out_ratio: float
 ) -> TaskSet[Task]:
     """Hold out ``held_out_ratio`` of the tasks' first names, at least one, drawn by a fixed hash.
 
@@ -100,7 +130,7 @@ def split_tasks(
 def separate_tasks(
     training: Iterable[Task],
     held_out: Iterable[Task],
-    names_of: Callable[[Task], tuple[str, ...]],
+    names_of: NamesOf[Task],
 ) -> TaskSet[Task]:
     """Shuffle both parts by a fixed hash; training tasks with a held-out name are dropped."""
     kept = sorted(held_out, key=lambda task: _rank(names_of(task)[-1]))

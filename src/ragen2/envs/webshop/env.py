@@ -10,12 +10,18 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.webshop.catalogue import Catalogue
+from ragen2.envs.webshop.catalogue import Catalogue, read_catalogue
 from ragen2.envs.webshop.expert import Expert
-from ragen2.envs.webshop.files import read_catalogue, read_human_goals
 from ragen2.envs.webshop.generation import generated_catalogue
-from ragen2.envs.webshop.goals import DrawnGoals, Goal, GoalSource, ListedGoals, synthetic_goals
-from ragen2.envs.webshop.pages import Layout, View, click, clickable, render, results
+from ragen2.envs.webshop.goals import (
+    DrawnGoals,
+    Goal,
+    GoalSource,
+    ListedGoals,
+    read_human_goals,
+    synthetic_goals,
+)
+from ragen2.envs.webshop.pages import Layout, PageView, click, clickable, render, results
 from ragen2.envs.webshop.reward import score
 
 NUM_GENERATED = 1000
@@ -131,7 +137,7 @@ class ShopEpisode(Episode):
         self.env = env
         self.catalogue = catalogue
         self.goal = goal
-        self.view = View()
+        self.view = PageView()
         self._layout = env.layout
         self._expert = Expert(goal, catalogue, self._layout, env.max_hits)
 
@@ -185,7 +191,7 @@ class ShopEpisode(Episode):
     def _solved(self) -> bool:
         return self.raw_score >= 1.0
 
-    def _after(self, action: str) -> View | None:
+    def _after(self, action: str) -> PageView | None:
         """Where ``action`` leads; None when this page has no such action."""
         parsed = _ACTION.fullmatch(action)
         if parsed is None:

@@ -10,19 +10,18 @@ import numpy as np
 from ragen2.envs.toolkit.wording import pick
 from ragen2.envs.webshop.catalogue import Catalogue, Product
 from ragen2.envs.webshop.goals import Goal
-from ragen2.envs.webshop.matching import options_match
 from ragen2.envs.webshop.pages import (
     BACK,
     BUY,
     NEXT,
     PREVIOUS,
     Layout,
-    View,
+    PageView,
     on_page,
     option_label,
     results,
 )
-from ragen2.envs.webshop.reward import score
+from ragen2.envs.webshop.reward import options_match, score
 
 Choices = tuple[tuple[str, str], ...]
 
@@ -36,7 +35,7 @@ class Expert:
         self._layout = layout
         self._max_hits = max_hits
 
-    def plan(self, view: View) -> tuple[str, ...]:
+    def plan(self, view: PageView) -> tuple[str, ...]:
         """The fewest actions from ``view`` to a perfect purchase; empty when one was made."""
         if view.page == "end":
             return ()
@@ -48,7 +47,7 @@ class Expert:
             routes.append(self._results_route(view, target))
         return min(reversed(routes), key=len)
 
-    def explain(self, view: View, actions: tuple[str, ...], rng: np.random.Generator) -> str:
+    def explain(self, view: PageView, actions: tuple[str, ...], rng: np.random.Generator) -> str:
         """One to three short sentences: the wish, what this page says of it, the next actions."""
         if view.page == "search":
             seen = self._wish(rng)
@@ -62,12 +61,12 @@ class Expert:
         return f"{seen} {so} {' '.join(actions) or 'nothing'}"
 
     @cached_property
-    def _found(self) -> View:
+    def _found(self) -> PageView:
         """The best search: words of the wish if they lead to a purchase soon, else the title."""
         goal = self.goal
         wish = f"{goal.product.query} {' '.join(goal.attributes)}"
         wish_with_options = f"{wish} {' '.join(value for _, value in goal.options)}"
-        best, best_pages = View(), math.inf
+        best, best_pages = PageView(), math.inf
         for words in (wish, wish_with_options, goal.product.title):
             found = results(words, self._catalogue.search(words, self._max_hits))
             target = self._target(found.hits)
@@ -78,25 +77,25 @@ class Expert:
                 break
         return best
 
-    def _page_of(self, product: Product, view: View) -> int:
+    def _page_of(self, product: Product, view: PageView) -> int:
         return view.hits.index(product) // self._layout.page_size + 1
 
-    def _search_route(self, view: View) -> tuple[str, ...]:
+    def _search_route(self, view: PageView) -> tuple[str, ...]:
         back = () if view.page == "search" else (f"click[{BACK}]",)
         found = self._found
         target = self._target(found.hits)
         rest = self._results_route(found, target) if target is not None else ()
         return (*back, f"search[{found.words}]", *rest)
 
-    def _results_route(self, view: View, target: Product) -> tuple[str, ...]:
+    def _results_route(self, view: PageView, target: Product) -> tuple[str, ...]:
         """From a page of results, or a wrong item below it, to the purchase of ``target``."""
         up = {"results": 0, "item": 1}.get(view.page, 2)
         pages = self._page_of(target, view) - view.number
         turn = NEXT if pages > 0 else PREVIOUS
         walk = [f"click[{PREVIOUS}]"] * up + [f"click[{turn}]"] * abs(pages)
-        return (*walk, f"click[{target.asin}]", *self._finish(View("item"), target))
+        return (*walk, f"click[{target.asin}]", *self._finish(PageView("item"), target))
 
-    def _finish(self, view: View, product: Product) -> tuple[str, ...]:
+    def _finish(self, view: PageView, product: Product) -> tuple[str, ...]:
         """From a page of the product: choose what is not chosen yet, then buy."""
         chosen = dict(view.chosen)
         missing = [
@@ -144,7 +143,7 @@ class Expert:
         opening = pick(rng, "I want", "the task is", "wanted:", "I need")
         return f"{opening} {goal.product.query}, {wanted}{_under(goal.price_cap)}."
 
-    def _explain_results(self, view: View, rng: np.random.Generator) -> str:
+    def _explain_results(self, view: PageView, rng: np.random.Generator) -> str:
         target = self._target(on_page(view, self._layout))
         if target is None:
             where = pick(rng, "nothing here fits", "no match on this page", "none of these will do")
@@ -153,7 +152,7 @@ class Expert:
         limit = _under(self.goal.price_cap)
         return f"{target.asin} {fits}: {self.goal.product.query} at {target.price_text}{limit}."
 
-    def _explain_item(self, view: View, product: Product, rng: np.random.Generator) -> str:
+    def _explain_item(self, view: PageView, product: Product, rng: np.random.Generator) -> str:
         if not self._suits(product):
             why = pick(rng, "is not what I want", "does not fit", "is the wrong one")
             return f"{product.asin} {why}: I need {', '.join(self.goal.attributes)}."

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as combinations
 
 import numpy as np
 
-from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.held_out import ONE_IN
+from ragen2.envs.base import HELD_OUT_ONE_IN, HELD_OUT_SEEDS
+from ragen2.envs.toolkit.records import require_fields
 from ragen2.envs.toolkit.wording import pick
-from ragen2.envs.webshop.catalogue import Product
+from ragen2.envs.webshop.catalogue import (
+    Catalogue,
+    Product,
+    plain_text,
+    plain_texts,
+    records_with_asin,
+)
 from ragen2.errors import EnvError
 from ragen2.seeding import stream, stream_key
 
@@ -51,7 +58,7 @@ class GoalSource(ABC):
                 f"WebShop has goals for {len(by_key)} products of {where}, and needs 2 to hold one "
                 "out; use other goals or a larger catalogue"
             )
-        num_held_out = -(-len(by_key) // ONE_IN)
+        num_held_out = -(-len(by_key) // HELD_OUT_ONE_IN)
         self.held_out = tuple(by_key[:num_held_out])
         self.training = tuple(by_key[num_held_out:])
 
@@ -124,6 +131,31 @@ def synthetic_goals(products: Iterable[Product]) -> list[Goal]:
             options = tuple((name, value) for (name, _), value in zip(groups, values, strict=True))
             text = product.instruction + _options_text(options) + _cap_text(cap)
             goals.append(Goal(product, product.instruction_attributes, options, cap, text))
+    return goals
+
+
+def read_human_goals(source: str, catalogue: Catalogue) -> list[Goal]:
+    """The goals that name a product of ``catalogue`` and at least one attribute."""
+    products = catalogue.by_asin()
+    seen: Counter[str] = Counter()
+    goals = []
+    for record in records_with_asin(source):
+        require_fields(record, ("instruction", "instruction_attributes"), source)
+        product = products.get(str(record["asin"]))
+        attributes = plain_texts(record["instruction_attributes"])
+        if product is None or not attributes:
+            continue
+        number = seen[product.asin]
+        seen[product.asin] += 1
+        options = plain_texts(record.get("instruction_options"))
+        goals.append(
+            human_goal(product, plain_text(record["instruction"]), attributes, options, number)
+        )
+    if not goals:
+        raise EnvError(
+            f"no goal of {source} names a product of {catalogue.source}; give the catalogue they "
+            "were written for"
+        )
     return goals
 
 

@@ -39,7 +39,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """Where the shopper is: a page and what led to it."""
 
     page: PageName = "search"
@@ -52,27 +52,27 @@ class View:
     """(option, value), in the order of the product's options."""
 
 
-def results(words: str, hits: tuple[Product, ...]) -> View:
+def results(words: str, hits: tuple[Product, ...]) -> PageView:
     """The first page of the results of a search."""
-    return View("results", words=words, hits=hits)
+    return PageView("results", words=words, hits=hits)
 
 
-def num_pages(view: View, layout: Layout) -> int:
+def num_pages(view: PageView, layout: Layout) -> int:
     """Pages of results; at least one."""
     return max(1, -(-len(view.hits) // layout.page_size))
 
 
-def on_page(view: View, layout: Layout) -> tuple[Product, ...]:
+def on_page(view: PageView, layout: Layout) -> tuple[Product, ...]:
     """The products of the page of results that is shown."""
     first = (view.number - 1) * layout.page_size
     return view.hits[first : first + layout.page_size]
 
 
-def buttons(view: View, layout: Layout) -> dict[str, View]:
+def buttons(view: PageView, layout: Layout) -> dict[str, PageView]:
     """The buttons of a page and where they lead."""
     if view.page in ("search", "end"):
         return {}
-    found = {BACK: View()}
+    found = {BACK: PageView()}
     if view.page == "results":
         if view.number > 1:
             found[PREVIOUS] = replace(view, number=view.number - 1)
@@ -96,14 +96,14 @@ def option_label(product: Product, name: str, value: str) -> str:
     return f"{name}: {value}" if len(holders) > 1 or is_button else value
 
 
-def choose(view: View, product: Product, name: str, value: str) -> View:
+def choose(view: PageView, product: Product, name: str, value: str) -> PageView:
     """The page of ``product`` after choosing ``value`` for option ``name``."""
     chosen = dict(view.chosen) | {name: value}
     order = [group for group, _ in product.options if group in chosen]
     return replace(view, chosen=tuple((group, chosen[group]) for group in order))
 
 
-def clickable(view: View, layout: Layout) -> tuple[str, ...]:
+def clickable(view: PageView, layout: Layout) -> tuple[str, ...]:
     """The text of everything that can be clicked: buttons, products, options."""
     found = list(buttons(view, layout))
     if view.page == "results":
@@ -113,7 +113,7 @@ def clickable(view: View, layout: Layout) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def click(view: View, target: str, layout: Layout) -> View | None:
+def click(view: PageView, target: str, layout: Layout) -> PageView | None:
     """Where clicking ``target`` leads, case and spaces forgiven; None if there is no such thing."""
     wanted = normalise(target)
     found = buttons(view, layout)
@@ -131,12 +131,12 @@ def click(view: View, target: str, layout: Layout) -> View | None:
     return None
 
 
-def render(view: View, layout: Layout) -> str:
+def render(view: PageView, layout: Layout) -> str:
     """The text of a page; it ends with the list of what can be clicked."""
     return "\n".join((*_body(view, layout), *_clickable_lines(view, layout)))
 
 
-def _body(view: View, layout: Layout) -> Iterator[str]:
+def _body(view: PageView, layout: Layout) -> Iterator[str]:
     product = view.product
     if view.page == "search":
         yield "Search page"
@@ -158,7 +158,7 @@ def _body(view: View, layout: Layout) -> Iterator[str]:
         yield f"{view.page.capitalize()} of {product.asin}: {text or 'none'}"
 
 
-def _clickable_lines(view: View, layout: Layout) -> Iterator[str]:
+def _clickable_lines(view: PageView, layout: Layout) -> Iterator[str]:
     labels = "".join(f" [{label}]" for label in buttons(view, layout))
     if view.page == "search":
         labels = " nothing; use search[words]"
@@ -179,7 +179,7 @@ def _labelled_options(product: Product) -> Iterator[tuple[str, str, str]]:
             yield option_label(product, name, value), name, value
 
 
-def _chosen_text(view: View) -> str:
+def _chosen_text(view: PageView) -> str:
     return ", ".join(f"{name}: {value}" for name, value in view.chosen)
 
 

@@ -2,7 +2,9 @@
 
 ``total = r_type * (matched attributes + matched options + price ok) / (attributes + options + 1)``,
 WebShop (Yao et al., 2022), section 2.3. ``r_type`` compares the words of the titles; the original
-asks a language model which of them are nouns, here all count that are no function words.
+asks a language model which of them are nouns, here all count that are no function words. Attributes and
+options match fuzzily: sets of words are compared by their longest common subsequence, as
+``token_set_ratio`` of the package thefuzz does.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
-
-from ragen2.envs.webshop.matching import matches, options_match
 
 if TYPE_CHECKING:
     from ragen2.envs.webshop.catalogue import Product
@@ -33,9 +33,24 @@ with without you your"""
 _FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 _TITLE_WORD = re.compile(r"[^\W_]+(?:[.'’][^\W_]+)*")
 
+MATCH_ABOVE = 85
+"""Least ratio, exclusive, at which two texts count as the same (WebShop, engine/goal.py)."""
+
+_COLORS_TEXT = """
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
+burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee
+cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold
+granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon
+leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom
+mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust
+sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger
+turquoise violet walnut wheat white wine yellow"""
+COLORS = tuple(_COLORS_TEXT.split())
+"""Color words of the published reward (WebShop, engine/normalize.py), in its order."""
+
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PurchaseScore:
     """What a purchase is worth, part by part."""
 
     type_match: float
@@ -47,7 +62,7 @@ class Score:
     """In [0, 1]; 1 is a perfect purchase."""
 
 
-def score(goal: Goal, product: Product, chosen: Iterable[str]) -> Score:
+def score(goal: Goal, product: Product, chosen: Iterable[str]) -> PurchaseScore:
     """What buying ``product`` with the option values ``chosen`` is worth for ``goal``."""
     chosen = tuple(chosen)
     type_match = type_reward(goal.product, product)
@@ -58,7 +73,7 @@ def score(goal: Goal, product: Product, chosen: Iterable[str]) -> Score:
     price_ok = product.price <= goal.price_cap
     asked = len(goal.attributes) + len(goal.options) + 1
     total = type_match * (num_attributes + num_options + price_ok) / asked
-    return Score(type_match, num_attributes, num_options, price_ok, total)
+    return PurchaseScore(type_match, num_attributes, num_options, price_ok, total)
 
 
 def type_reward(wanted: Product, bought: Product) -> float:
@@ -100,3 +115,51 @@ def has_attribute(product: Product, wanted: str) -> bool:
 
 def _categories(path: str) -> frozenset[str]:
     return frozenset(part.strip() for part in path.split("›"))
+
+
+@lru_cache(maxsize=65_536)
+def matches(one: str, other: str) -> bool:
+    """Whether two attributes, or two option values, count as the same."""
+    return one == other or token_set_ratio(one, other) > MATCH_ABOVE
+
+
+@lru_cache(maxsize=65_536)
+def options_match(one: str, other: str) -> bool:
+    """Whether two option values count as the same; one with a color in it is only that color."""
+    return one == other or matches(basic_color(one), basic_color(other))
+
+
+def basic_color(value: str) -> str:
+    """The first color of the list found inside ``value``, else ``value`` itself."""
+    return next((color for color in COLORS if color in value), value)
+
+
+def token_set_ratio(one: str, other: str) -> int:
+    """0 to 100: how alike two texts are as sets of words.
+
+    100 when one has all words of the other; a text without letters or digits is like nothing.
+
+    >>> token_set_ratio("essential oils", "oil, essential"), token_set_ratio("red", "dark red")
+    (96, 100)
+    """
+    words, others = set(_clean(one).split()), set(_clean(other).split())
+    if not words or not others:
+        return 0
+    shared = " ".join(sorted(words & others))
+    left = f"{shared} {' '.join(sorted(words - others))}".strip()
+    right = f"{shared} {' '.join(sorted(others - words))}".strip()
+    return max(_ratio(shared, left), _ratio(shared, right), _ratio(left, right))
+
+
+def _ratio(one: str, other: str) -> int:
+    from rapidfuzz.distance import LCSseq
+
+    if not one or not other:
+        return 0
+    # Not rapidfuzz's own ratio: it divides before it scales, which can round the other way at .5.
+    return round(200 * LCSseq.similarity(one, other) / (len(one) + len(other)))
+
+
+def _clean(text: str) -> str:
+    """Lower case, Latin-1 signs left out, all but letters, digits and underscores made a space."""
+    return re.sub(r"\W", " ", re.sub(r"[\x80-\xff]", "", text)).lower()

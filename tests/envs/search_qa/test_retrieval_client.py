@@ -13,10 +13,10 @@ import pytest
 
 from ragen2.envs import make
 from ragen2.envs.check.conformance import expert_steps
-from ragen2.envs.search_qa import client as retrieval_client
-from ragen2.envs.search_qa.client import RetrievalClient
+from ragen2.envs.search_qa import retrieval
 from ragen2.envs.search_qa.env import SearchQA
 from ragen2.envs.search_qa.records import Passage
+from ragen2.envs.search_qa.retrieval import RetrievalClient
 from ragen2.envs.search_qa.server import MAX_TOP, main
 from ragen2.errors import ConfigError, EnvError
 
@@ -64,7 +64,7 @@ def _cache(tmp_path_factory):
 
 @pytest.fixture
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(retrieval_client, "SECONDS_BEFORE_ATTEMPTS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retrieval, "SECONDS_BEFORE_ATTEMPTS", (0.0, 0.0, 0.0))
 
 
 def request(url, method, path, body=b"", headers=()):

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.webshop.catalogue import Product
+from ragen2.envs.webshop.catalogue import Product, read_catalogue
 from ragen2.envs.webshop.env import WebShop
-from ragen2.envs.webshop.files import read_catalogue
 from ragen2.envs.webshop.generation import generated_catalogue
 from ragen2.envs.webshop.goals import (
     DrawnGoals,

@@ -65,7 +65,7 @@ def solved_by_reading(question):
     first, *sentences = re.split(r"(?<=[.?])\s", question)[:-1]
     quantity = Fraction(re.search(r"\d+", first)[0])
     for sentence in sentences:
-        kind = next(name for name in CHANGES if matches(sentence, CHANGES[name].told))
+        kind = next(name for name in CHANGES if matches(sentence, CHANGES[name].stated))
         quantity = OPERATIONS[kind](quantity, Fraction(re.search(r"\d+(?:\.\d+)?", sentence)[0]))
     return quantity
 

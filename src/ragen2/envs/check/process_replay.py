@@ -1,4 +1,4 @@
-"""The parts of the environment check that need another process.
+"""Replay an environment in another process: the parts of the check that must not share one.
 
 A second interpreter with another hash seed builds the same environment, plays it, and is fed odd
 actions under a watchdog; what would hang or end a process does so there. It writes one JSON line
@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ragen2.component import load_plugin
 from ragen2.envs.base import Env
-from ragen2.envs.check.odd_actions import odd_actions
-from ragen2.envs.check.transcript import expert_play, random_play, take
+from ragen2.envs.check.transcript import expert_play, legal_action, odd_actions, random_play, take
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -34,18 +34,27 @@ EXIT_SECONDS = 10.0
 Record = dict[str, object]
 
 
-def records_there(env: Env, seeds: Sequence[int]) -> tuple[dict[int, Record], str]:
-    """What ``record`` gives for each seed in another process, and why it ended early if it did."""
-    job = {"task": "record", "seeds": list(seeds), "step_seconds": PLAY_SECONDS}
-    results, problem = _run(env, job)
-    return {result["seed"]: result["record"] for result in results}, problem
+@dataclass(frozen=True, slots=True)
+class ProcessReplay:
+    """What another process saw of an environment."""
 
-
-def odd_action_problem(env: Env, seeds: Sequence[int], step_seconds: float) -> str:
+    records: dict[int, Record]
+    """What ``record`` gives there, by seed."""
+    records_problem: str
+    """Why it ended before all were played; empty when it did not."""
+    odd_action_problem: str
     """The first odd action that raised, hung or ended the process; empty when there is none."""
-    job = {"task": "provoke", "seeds": list(seeds), "step_seconds": step_seconds}
-    results, problem = _run(env, job)
-    return problem or next((result["problem"] for result in results), "")
+
+
+def replay_there(env: Env, seeds: Sequence[int], step_seconds: float) -> ProcessReplay:
+    """Play ``seeds`` in another process, then give them every odd action there."""
+    lines, died_of = _run(env, {"seeds": list(seeds), "step_seconds": step_seconds})
+    records = {line["seed"]: line["record"] for line in lines if "record" in line}
+    problems = [line["problem"] for line in lines if "problem" in line]
+    has_played = any("played" in line for line in lines)
+    return ProcessReplay(
+        records, "" if has_played else died_of, died_of or next(iter(problems), "")
+    )
 
 
 def record(env: Env, seed: int) -> Record:
@@ -62,16 +71,16 @@ def record(env: Env, seed: int) -> Record:
 def main() -> None:
     """Run the job given as JSON on the command line; called in the other process."""
     job = json.loads(sys.argv[1])
-    with _Watched("building the environment", START_SECONDS):
+    with _Deadline("building the environment", START_SECONDS):
         env = _load_class(job)(**job["settings"])
     for seed in job["seeds"]:
-        with _Watched(f"start of seed {seed}", START_SECONDS):
+        with _Deadline(f"start of seed {seed}", START_SECONDS):
             env.start(seed, 0)
-        if job["task"] == "record":
-            with _Watched(f"play of seed {seed}", job["step_seconds"]):
-                _say(seed=seed, record=record(env, seed))
-        else:
-            _provoke(env, seed, job["step_seconds"])
+        with _Deadline(f"play of seed {seed}", PLAY_SECONDS):
+            _say(seed=seed, record=record(env, seed))
+    _say(played=True)
+    for seed in job["seeds"]:
+        _provoke(env, seed, job["step_seconds"])
     _say(end=True)
     # What an environment left running must not keep this process, and so the check, alive.
     faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True)
@@ -79,10 +88,9 @@ def main() -> None:
 
 def _provoke(env: Env, seed: int, step_seconds: float) -> None:
     """Give every odd action to a fresh episode."""
-    legal = env.start(seed, 0).random_action(stream("check", "legal", seed))
-    for action in odd_actions(legal):
+    for action in odd_actions(legal_action(env, seed)):
         episode = env.start(seed, 0)
-        with _Watched(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
+        with _Deadline(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
             try:
                 line = take(episode, action)
             except Exception as error:  # noqa: BLE001  # any exception is the finding
@@ -92,7 +100,7 @@ def _provoke(env: Env, seed: int, step_seconds: float) -> None:
             _say(problem=f"after {doing} the observation is {type(line.observation).__name__}")
 
 
-class _Watched:
+class _Deadline:
     """Say what begins, and end this process if it takes too long, even inside C code."""
 
     def __init__(self, doing: str, seconds: float) -> None:
@@ -119,10 +127,10 @@ def _short(text: str) -> str:
 
 
 def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Results of a job, and what went wrong with the process that did it."""
+    """What the other process wrote, and why it ended early; empty when it did not."""
     where = _address(type(env))
     job = {**job, **where, "settings": env.model_dump(mode="json", exclude={"kind"})}
-    call = "from ragen2.envs.check.other_process import main; main()"
+    call = "from ragen2.envs.check.process_replay import main; main()"
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -136,10 +144,9 @@ def _run(env: Env, job: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
             ).returncode
         lines = [_parsed(line) for line in out.read_text("utf-8", "replace").splitlines()]
         errors = err.read_text("utf-8", "replace").strip().splitlines()
-    results = [line for line in lines if "record" in line or "problem" in line]
     if lines and "end" in lines[-1]:
-        return results, ""
-    return results, _cause_of_death(lines, errors, code)
+        return lines, ""
+    return lines, _cause_of_death(lines, errors, code)
 
 
 def _cause_of_death(lines: list[dict[str, Any]], errors: list[str], code: int) -> str:

@@ -7,10 +7,14 @@ from itertools import combinations
 
 import pytest
 
-from ragen2.envs.webshop.assortment import KINDS, OPTION_VALUES, ProductKind
 from ragen2.envs.webshop.catalogue import Catalogue, Product
-from ragen2.envs.webshop.generation import generated_catalogue
-from ragen2.envs.webshop.matching import matches, options_match
+from ragen2.envs.webshop.generation import (
+    KINDS,
+    OPTION_VALUES,
+    ProductKind,
+    generated_catalogue,
+)
+from ragen2.envs.webshop.reward import matches, options_match
 from ragen2.errors import EnvError
 
 DIGEST = """

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ragen2.envs import check_env
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.check.conformance import expert_steps
 from ragen2.envs.math import expressions
 from ragen2.envs.math.countdown import Countdown, CountdownTask, Verdict, judge, load_tasks
 from ragen2.errors import ConfigError, EnvError
@@ -29,11 +30,6 @@ TRAINING = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + 500)
 def make(**settings):
     """Build by settings alone, so that mistakes are worded as a user meets them."""
     return Countdown.from_dict({"kind": "Countdown", **settings}, path="env")
-
-
-def test_the_contract_holds():
-    assert check_env(Countdown(), seeds=range(100))
-    assert check_env(Countdown(), seeds=range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + 100))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +266,7 @@ def test_records_without_a_solution_are_solved_and_hopeless_ones_skipped(tmp_pat
     hopeless = [{"nums": [1, 1], "target": target} for target in range(50, 90)]
     good = [{"nums": [3, 4, n], "target": 12 + n} for n in range(1, 21)]
     env = Countdown(data=write(tmp_path / "tasks.jsonl", hopeless + good))
-    assert check_env(env, seeds=[*range(10), *TRAINING[:50]])
+    assert all(expert_steps(env, seed)[-1].solved for seed in [*range(10), *TRAINING[:50]])
     seen = {env.start(seed, 0).task.numbers for seed in TRAINING}
     assert (1, 1) not in seen
 
@@ -284,7 +280,8 @@ def test_a_file_without_a_solvable_task_is_named(tmp_path):
 
 def test_a_wrong_solution_in_a_file_is_replaced(tmp_path):
     records = [{"nums": [n, 4, 6], "target": n * 4 + 6, "solution": "1"} for n in range(2, 12)]
-    assert check_env(Countdown(data=write(tmp_path / "tasks.jsonl", records)), seeds=range(5))
+    env = Countdown(data=write(tmp_path / "tasks.jsonl", records))
+    assert all(expert_steps(env, seed)[-1].solved for seed in range(5))
 
 
 @pytest.mark.parametrize("nums", [[1], [1, -2], [1.5, 2], "a b", None, [1] * 7])

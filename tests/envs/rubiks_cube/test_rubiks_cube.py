@@ -23,8 +23,7 @@ from ragen2.seeding import stream
 SEQUENCES = st.lists(st.sampled_from(TURNS), max_size=12)
 
 
-def test_the_contract_holds():
-    check_env(RubiksCube(), seeds=range(20))
+def test_the_contract_holds_for_deep_scrambles():
     check_env(RubiksCube(scramble_depth=14, max_actions=14), seeds=range(5))
 
 

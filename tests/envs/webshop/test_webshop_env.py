@@ -13,7 +13,7 @@ from ragen2.envs.webshop.env import ShopEpisode, WebShop
 from ragen2.seeding import stream
 
 FIRST_PAGES = """
-from ragen2.envs.webshop import WebShop
+from ragen2.envs.webshop.env import WebShop
 episode = WebShop(num_products=100).start(100_007, 3)
 print(episode.observation)
 for action in episode.expert():
@@ -30,10 +30,6 @@ def expert_steps(env: Env, seed: int) -> list[Step]:
     while len(steps) < 30 and not (steps and steps[-1].done):
         steps.append(episode.step(episode.expert()[0]))
     return steps
-
-
-def test_the_contract_holds() -> None:
-    assert check_env(make("WebShop"), seeds=range(20))
 
 
 @pytest.mark.parametrize("reward", ["raw", "thresholded"])

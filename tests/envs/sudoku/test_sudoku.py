@@ -25,8 +25,7 @@ def episode():
     return SudokuEpisode(PUZZLE)
 
 
-def test_the_contract_holds_for_both_sizes():
-    check_env(Sudoku(), seeds=range(20))
+def test_the_contract_holds_for_the_large_size():
     check_env(Sudoku(size=9, blanks=40, max_actions=50), seeds=range(5))
 
 

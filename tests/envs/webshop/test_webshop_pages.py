@@ -7,7 +7,7 @@ import pytest
 from ragen2.envs.webshop.catalogue import Product
 from ragen2.envs.webshop.env import ShopEpisode, WebShop
 from ragen2.envs.webshop.generation import generated_catalogue
-from ragen2.envs.webshop.pages import Layout, View, click, clickable, render, results
+from ragen2.envs.webshop.pages import Layout, PageView, click, clickable, render, results
 from ragen2.seeding import stream
 
 LAYOUT = Layout(page_size=10, title_chars=80, text_chars=600)
@@ -29,13 +29,13 @@ def item(**changes: object) -> Product:
     return Product(**(fields | changes))  # type: ignore[arg-type]
 
 
-def opened(product: Product) -> View:
-    return View("item", words="mug", hits=(product,), product=product)
+def opened(product: Product) -> PageView:
+    return PageView("item", words="mug", hits=(product,), product=product)
 
 
 def test_fifty_hits_fill_five_pages_of_ten() -> None:
     hits = generated_catalogue(100, 0).products[:50]
-    view: View | None = results("mug", hits)
+    view: PageView | None = results("mug", hits)
     seen: list[str] = []
     for number in range(1, 6):
         assert view is not None
@@ -123,7 +123,7 @@ def test_going_back_forgets_the_choices() -> None:
     back = click(chosen, "< prev", LAYOUT)
     assert back is not None
     assert (back.page, back.chosen) == ("results", ())
-    assert click(chosen, "back to search", LAYOUT) == View()
+    assert click(chosen, "back to search", LAYOUT) == PageView()
 
 
 def test_long_texts_are_cut_at_a_word() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ragen2.envs import check_env
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.check.conformance import expert_steps
 from ragen2.envs.math.answers import same_answer
 from ragen2.envs.math.metamathqa import MathEpisode, MathTask, MetaMathQA, load_tasks
 from ragen2.envs.math.word_problems import QUESTION_TYPES
@@ -30,10 +31,6 @@ def episode(**settings):
 def write(path, records):
     path.write_text("\n".join(json.dumps(record) for record in records))
     return str(path)
-
-
-def test_the_contract_holds():
-    assert check_env(MetaMathQA(), seeds=[*range(50), *TRAINING[:50]])
 
 
 def test_the_contract_holds_under_the_strict_rule():
@@ -185,7 +182,7 @@ def test_types_are_kept_of_the_data(tmp_path):
     path = write(tmp_path / "m.jsonl", METAMATH)
     env = MetaMathQA(data=path, types=("self_verification",))
     assert all(env.start(seed, 0).observation.startswith("SV ") for seed in TRAINING[:20])
-    assert check_env(env, seeds=[*range(5), *TRAINING[:5]])
+    assert all(expert_steps(env, seed)[-1].solved for seed in [*range(5), *TRAINING[:5]])
 
 
 def test_gsm8k_records_are_read_in_their_own_format(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from ragen2.envs import make
 from ragen2.envs.base import Env, Step
-from ragen2.envs.webshop.files import read_catalogue, read_human_goals, read_product
+from ragen2.envs.webshop.catalogue import read_catalogue, read_product
+from ragen2.envs.webshop.goals import read_human_goals
 from ragen2.errors import ConfigError, EnvError
 
 
