@@ -19,7 +19,7 @@ from ragen2.envs.deepcoder.problems import own_problem
 from ragen2.envs.toolkit.records import TaskSet
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
-from ragen2.sandbox import Demand, Limits, Sandbox, Status, best_isolation
+from ragen2.sandbox import Demand, ResourceLimits, Sandbox, Status, best_isolation
 
 MAX_PROGRAM_CHARACTERS = 200_000
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
@@ -98,9 +98,9 @@ class DeepCoder(Env):
         return "cores"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ResourceLimits:
         """What a program may use."""
-        return Limits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
+        return ResourceLimits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
 
     def start(self, seed: int, luck: int) -> CodeEpisode:
         """The problem of ``seed``; nothing in it depends on luck."""
@@ -186,12 +186,12 @@ _verdicts_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1024)
-def _verdict(problem: Problem, program: str, limits: Limits, demand: Demand) -> _Verdict:
+def _verdict(problem: Problem, program: str, limits: ResourceLimits, demand: Demand) -> _Verdict:
     return _Verdict()
 
 
 def _graded(
-    problem: Problem, program: str, limits: Limits, demand: Demand
+    problem: Problem, program: str, limits: ResourceLimits, demand: Demand
 ) -> tuple[tuple[bool, ...], Status]:
     """Which tests ``program`` passes and how it first fails: the same text always gets the same."""
     with _verdicts_lock:  # two threads that both miss would otherwise get two verdicts

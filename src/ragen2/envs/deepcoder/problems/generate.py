@@ -23,8 +23,14 @@ import numpy as np
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.deepcoder.cases import Case, Form, Problem
 from ragen2.envs.deepcoder.problems.grammar import GRAMMAR, MODULUS
-from ragen2.envs.deepcoder.problems.inputs import EDGES, SHAPES, TYPES, draw_arguments, written
-from ragen2.envs.deepcoder.problems.parts import ARGUMENT, Node, Part, draw_node, pick
+from ragen2.envs.deepcoder.problems.inputs import (
+    ARGUMENT_TYPES,
+    EDGES,
+    TYPES,
+    draw_arguments,
+    written,
+)
+from ragen2.envs.deepcoder.problems.parts import ARGUMENT, FilledPart, GrammarPart, draw_part, pick
 from ragen2.sandbox import Given
 from ragen2.seeding import stream, stream_key
 
@@ -55,17 +61,17 @@ Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProblemPlan:
     """What a problem computes: a start, then steps, then a goal."""
 
-    start: Node
-    steps: tuple[Node, ...]
-    goal: Node
+    start: FilledPart
+    steps: tuple[FilledPart, ...]
+    goal: FilledPart
     choices: tuple[int, ...] = ()
     """Values for the argument ``k``, where one takes the place of a number."""
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[FilledPart, ...]:
         """Its parts in order."""
         return (self.start, *self.steps, self.goal)
 
@@ -93,7 +99,7 @@ class Plan:
         exec(self.source(), space)  # noqa: S102 - composed of our own parts
         return space[ENTRY]  # type: ignore[no-any-return]
 
-    def neighbours(self) -> Iterator[Plan]:
+    def neighbours(self) -> Iterator[ProblemPlan]:
         """Plans that are wrong by one step, number, condition or quantity."""
         for index, step in enumerate(self.steps):
             if not step.part.gives:
@@ -101,7 +107,7 @@ class Plan:
         for index, node in enumerate(self.nodes):
             yield from (self._with_node(index, other) for other in node.neighbours(GRAMMAR))
 
-    def with_argument(self, rng: np.random.Generator) -> Plan:
+    def with_argument(self, rng: np.random.Generator) -> ProblemPlan:
         """The same with one of its numbers turned into an argument, if it has any."""
         places = [
             (index, *number) for index, node in enumerate(self.nodes) for number in node.numbers()
@@ -112,7 +118,7 @@ class Plan:
         changed = self._with_node(index, self.nodes[index].with_number(path, ARGUMENT))
         return replace(changed, choices=tuple(map(int, choices)))
 
-    def _with_node(self, index: int, node: Node) -> Plan:
+    def _with_node(self, index: int, node: FilledPart) -> ProblemPlan:
         nodes = (*self.nodes[:index], node, *self.nodes[index + 1 :])
         return replace(self, start=nodes[0], steps=nodes[1:-1], goal=nodes[-1])
 
@@ -138,23 +144,23 @@ def own_problem(
                 return problem
 
 
-def draw_plan(rng: np.random.Generator, level: int) -> Plan | None:
+def draw_plan(rng: np.random.Generator, level: int) -> ProblemPlan | None:
     """A plan at random; ``None`` when the draw is not of this level or makes no sense."""
     fewest, most = _LEVEL_STEPS[level - 1]
     budget = (*_LEVEL_COSTS, math.inf)[level - 1]
-    start = draw_node(rng, pick(rng, GRAMMAR.starts), "ints", GRAMMAR)
+    start = draw_part(rng, pick(rng, GRAMMAR.starts), "ints", GRAMMAR)
     kind = start.part.gives
-    steps: list[Node] = []
+    steps: list[FilledPart] = []
     for _ in range(int(rng.integers(fewest, most + 1))):
-        step = draw_node(rng, pick(rng, _parts(GRAMMAR.steps, kind)), kind, GRAMMAR)
+        step = draw_part(rng, pick(rng, _parts(GRAMMAR.steps, kind)), kind, GRAMMAR)
         steps.append(step)
         kind = step.part.gives or kind
     spent = sum(node.cost for node in (start, *steps))
     goals = [goal for goal in _parts(GRAMMAR.goals, kind) if spent + goal.cost <= budget]
     if not goals:
         return None
-    goal = draw_node(rng, pick(rng, goals), kind, GRAMMAR)
-    plan = Plan(start, tuple(steps), goal)
+    goal = draw_part(rng, pick(rng, goals), kind, GRAMMAR)
+    plan = ProblemPlan(start, tuple(steps), goal)
     grown = sum(inner.part.grows for node in plan.nodes for inner in node.walk())
     if plan.level != level or grown > 1 or (not steps and start.cost + goal.cost == 0):
         return None
@@ -162,11 +168,11 @@ def draw_plan(rng: np.random.Generator, level: int) -> Plan | None:
 
 
 @cache
-def _parts(parts: tuple[Part, ...], kind: str) -> tuple[Part, ...]:
+def _parts(parts: tuple[GrammarPart, ...], kind: str) -> tuple[GrammarPart, ...]:
     return tuple(part for part in parts if kind in part.takes.split())
 
 
-def fingerprint(plan: Plan) -> int:
+def fingerprint(plan: ProblemPlan) -> int:
     """128 bits that plans share if they take the same arguments and answer fixed questions alike.
 
     Plans that compute the same have the same one, however they are worded.
@@ -184,7 +190,7 @@ def _questions(takes: str) -> tuple[Arguments, ...]:
     return (*EDGES[takes], *(draw_arguments(rng, takes, size) for size in sizes))
 
 
-def _problem(plan: Plan, name: str, form: Any, rng: np.random.Generator) -> Problem | None:
+def _problem(plan: ProblemPlan, name: str, form: Any, rng: np.random.Generator) -> Problem | None:
     """The plan as a problem; ``None`` if its hidden tests would be blind or its text too long."""
     examples, hidden = _draw_tests(plan, rng)
     function = plan.compiled()
@@ -209,7 +215,9 @@ def _problem(plan: Plan, name: str, form: Any, rng: np.random.Generator) -> Prob
     )
 
 
-def _draw_tests(plan: Plan, rng: np.random.Generator) -> tuple[list[Arguments], list[Arguments]]:
+def _draw_tests(
+    plan: ProblemPlan, rng: np.random.Generator
+) -> tuple[list[Arguments], list[Arguments]]:
     """Examples to show, and others to test with: edges and some of every size."""
     takes = plan.start.part.takes
     drawn = [draw_arguments(rng, takes, size) for size in (*_EXAMPLE_SIZES, *_SIZES)]
@@ -218,11 +226,11 @@ def _draw_tests(plan: Plan, rng: np.random.Generator) -> tuple[list[Arguments], 
     return whole[:NUM_EXAMPLES], whole[NUM_EXAMPLES:]
 
 
-def _with_choice(rng: np.random.Generator, given: Arguments, plan: Plan) -> Arguments:
+def _with_choice(rng: np.random.Generator, given: Arguments, plan: ProblemPlan) -> Arguments:
     return (*given, pick(rng, plan.choices)) if plan.choices else given
 
 
-def _can_tell(plan: Plan, hidden: Sequence[Arguments], answers: Sequence[Any]) -> bool:
+def _can_tell(plan: ProblemPlan, hidden: Sequence[Arguments], answers: Sequence[Any]) -> bool:
     """Whether the tests refuse a constant, the argument itself and every neighbour of the plan."""
     commonest = Counter(map(json.dumps, answers)).most_common(1)[0][1]
     if commonest > _MAX_COMMON_RATIO * len(answers) or len(hidden) < 8:
@@ -232,7 +240,7 @@ def _can_tell(plan: Plan, hidden: Sequence[Arguments], answers: Sequence[Any]) -
     return not any(_agrees(other, hidden, answers) for other in plan.neighbours())
 
 
-def _agrees(plan: Plan, hidden: Sequence[Arguments], answers: Sequence[Any]) -> bool:
+def _agrees(plan: ProblemPlan, hidden: Sequence[Arguments], answers: Sequence[Any]) -> bool:
     function = plan.compiled()
     try:
         return all(function(*g) == answer for g, answer in zip(hidden, answers, strict=True))
@@ -240,9 +248,9 @@ def _agrees(plan: Plan, hidden: Sequence[Arguments], answers: Sequence[Any]) -> 
         return False
 
 
-def _statement(plan: Plan, form: Form, examples: Sequence[tuple[Arguments, Any]]) -> str:
+def _statement(plan: ProblemPlan, form: Form, examples: Sequence[tuple[Arguments, Any]]) -> str:
     gives = plan.goal.part.gives
-    typed = [(name, SHAPES[TYPES[name]]) for name in plan.names]
+    typed = [(name, ARGUMENT_TYPES[TYPES[name]]) for name in plan.names]
     if form == "call":
         lines = [
             f"Write a function {ENTRY}({', '.join(plan.names)}) that returns {_RETURNS[gives]}."
@@ -262,29 +270,30 @@ def _statement(plan: Plan, form: Form, examples: Sequence[tuple[Arguments, Any]]
     return "\n".join([text, *notes, *(_example(plan, form, *example) for example in examples)])
 
 
-def _example(plan: Plan, form: Form, given: Arguments, answer: Any) -> str:
+def _example(plan: ProblemPlan, form: Form, given: Arguments, answer: Any) -> str:
     if form == "call":
         return f"Example: {ENTRY}({', '.join(map(repr, given))}) == {answer!r}"
-    shown = SHAPES[plan.goal.part.gives].printed(answer)
+    shown = ARGUMENT_TYPES[plan.goal.part.gives].printed(answer)
     return f"Example input:\n{_standard_input(plan, given)}Example output:\n{shown}"
 
 
-def _case(plan: Plan, form: Form, given: Arguments, answer: Any) -> Case:
+def _case(plan: ProblemPlan, form: Form, given: Arguments, answer: Any) -> Case:
     if form == "call":
         return Case(Given(probes=((ENTRY, list(given)),)), (answer,))
     return Case(
-        Given(stdin=_standard_input(plan, given)), (SHAPES[plan.goal.part.gives].printed(answer),)
+        Given(stdin=_standard_input(plan, given)),
+        (ARGUMENT_TYPES[plan.goal.part.gives].printed(answer),),
     )
 
 
-def _standard_input(plan: Plan, given: Arguments) -> str:
+def _standard_input(plan: ProblemPlan, given: Arguments) -> str:
     return "".join(written(name, value) for name, value in zip(plan.names, given, strict=True))
 
 
-def _solution(plan: Plan, form: Form) -> str:
+def _solution(plan: ProblemPlan, form: Form) -> str:
     if form == "call":
         return plan.source()
-    reads = [f"{name} = {SHAPES[TYPES[name]].read}" for name in plan.names]
+    reads = [f"{name} = {ARGUMENT_TYPES[TYPES[name]].read}" for name in plan.names]
     call = f"{ENTRY}({', '.join(plan.names)})"
     return "\n".join(
         [plan.source(), "", *reads, _PRINT.get(plan.goal.part.gives, "print({})").format(call)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from ragen2.envs.deepcoder.problems.parts import Grammar, Kind, Part, Value
+from ragen2.envs.deepcoder.problems.parts import Grammar, GrammarPart, Kind, Value
 
 MODULUS = 1_000_007
 """Where a number of ways may be large, the grammar asks for it modulo this."""
@@ -21,7 +21,7 @@ def read_grammar(text: str) -> Grammar:
             section = sections.setdefault(line[3:], [])
         else:
             section.append(line)
-    expressions: dict[tuple[Kind, str], tuple[Part, ...]] = {}
+    expressions: dict[tuple[Kind, str], tuple[GrammarPart, ...]] = {}
     for title, body in sections.items():
         category, _, kinds = title.partition(" of ")
         kind, _, other = kinds.partition(" with ")
@@ -34,16 +34,18 @@ def read_grammar(text: str) -> Grammar:
     return Grammar(starts, steps, goals, expressions)
 
 
-def _expression(line: str) -> Part:
+def _expression(line: str) -> GrammarPart:
     cost, text, code, *rest = line.split(" :: ")
     words = rest[0].split() if rest else []
     choices = _choices(word for word in words if word != "grows")
-    return Part(text, code, int(cost), grows="grows" in words, choices=choices)
+    return GrammarPart(text, code, int(cost), grows="grows" in words, choices=choices)
 
 
-def _parts(lines: Sequence[str]) -> Iterator[Part]:
+def _parts(lines: Sequence[str]) -> Iterator[GrammarPart]:
     """One part for every line of English; the Python after it may be shared with those before."""
-    header, texts, code = "", [], []
+    header = ""
+    texts: list[str] = []
+    code: list[str] = []
     for line in [*lines, "->"]:
         is_code = line.startswith("    ")
         if not is_code and (code or " -> " in line or line == "->"):
@@ -57,13 +59,13 @@ def _parts(lines: Sequence[str]) -> Iterator[Part]:
             texts.append(line)
 
 
-def _part(header: str, text: str, code: Sequence[str]) -> Part:
+def _part(header: str, text: str, code: Sequence[str]) -> GrammarPart:
     kinds, _, idea = header.partition(" | ")
     takes, _, rest = kinds.partition(" -> ")
     gives, cost, *choices = rest.split(", ")
     text, _, answer = text.partition(" => ")
     lines = [*code, f"return {answer}"] if answer else code
-    return Part(
+    return GrammarPart(
         text=text,
         code="\n".join(lines),
         cost=int(cost),

@@ -12,10 +12,9 @@ from ragen2.envs.deepcoder.problems.parts import ARGUMENT, pick
 _RANGES = ((-20, 40), (0, 9), (-6, 6), (1, 30), (0, 99))
 """Narrow ones give repeats and neighbours that are close; wide ones do not."""
 _ALPHABETS = ("abcde", "abcdefghijklmnopqrstuvwxyz", "aeioustrn")
-_MAX_N = 1000
 
 
-class Shape(NamedTuple):
+class ArgumentType(NamedTuple):
     """Values of one type: in words, in a statement, in code, and as they are printed."""
 
     python: str
@@ -24,17 +23,19 @@ class Shape(NamedTuple):
     printed: Callable[[Any], str]
 
 
-SHAPES = {
-    "int": Shape("int", "an integer", "int(input())", str),
-    "ints": Shape(
+ARGUMENT_TYPES = {
+    "int": ArgumentType("int", "an integer", "int(input())", str),
+    "ints": ArgumentType(
         "list of int",
         "integers on one line, perhaps none",
         "list(map(int, input().split()))",
         lambda value: " ".join(map(str, value)),
     ),
-    "words": Shape("list of str", "words on one line, perhaps none", "input().split()", " ".join),
-    "text": Shape("str", "a line of letters, perhaps none", "input()", str),
-    "rows": Shape(
+    "words": ArgumentType(
+        "list of str", "words on one line, perhaps none", "input().split()", " ".join
+    ),
+    "text": ArgumentType("str", "a line of letters, perhaps none", "input()", str),
+    "rows": ArgumentType(
         "list of lists of int, all of one length",
         "a line with the number of rows, then the rows, one per line",
         "[list(map(int, input().split())) for _ in range(int(input()))]",
@@ -87,7 +88,7 @@ _DRAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "w": _words,
     "s": lambda rng, size: _word(rng, size, pick(rng, _ALPHABETS)),
     "m": _matrix,
-    "n": lambda rng, size: _integer(rng, 2, min(_MAX_N, 6 * size)),
+    "n": lambda rng, size: _integer(rng, 2, 3 * size),
     "number": lambda rng, size: int("1" + "".join(map(str, rng.integers(10, size=size)))),
 }
 EDGES: dict[str, tuple[tuple[Any, ...], ...]] = {
@@ -102,7 +103,7 @@ EDGES: dict[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "s": (("",), ("a",), ("zzzz",), ("abcabc",), ("noonlevel",)),
     "m": (([[5]],), ([[1, 2, 3, 4]],), ([[0], [3], [-3]],), ([[2, 2], [2, 2]],)),
-    "n": ((1,), (2,), (97,), (64,), (360,)),
+    "n": ((1,), (2,), (97,), (64,), (120,)),
     "number": ((1,), (10,), (99999,), (1002003,), (123456789,)),
 }
 """Arguments that catch hasty programs: nothing, one, all equal, zeros, downwards, overlapping."""
@@ -115,4 +116,4 @@ def draw_arguments(rng: np.random.Generator, takes: str, size: int) -> tuple[Any
 
 def written(name: str, value: Any) -> str:
     """An argument as standard input gives it."""
-    return SHAPES[TYPES[name]].printed(value) + "\n"
+    return ARGUMENT_TYPES[TYPES[name]].printed(value) + "\n"

@@ -32,7 +32,7 @@ ITEM_NAMES = {"ints": "value", "words": "word", "letters": "letter", "rows": "ro
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class GrammarPart:
     """A piece of a problem; ``{item}`` in its text is what the list at hand is made of."""
 
     text: str
@@ -54,20 +54,20 @@ class Part:
 class Grammar:
     """All parts: where a problem may start, go on and end, and the expressions within."""
 
-    starts: tuple[Part, ...]
-    steps: tuple[Part, ...]
-    goals: tuple[Part, ...]
-    expressions: Mapping[tuple[Kind, str], tuple[Part, ...]]
+    starts: tuple[GrammarPart, ...]
+    steps: tuple[GrammarPart, ...]
+    goals: tuple[GrammarPart, ...]
+    expressions: Mapping[tuple[Kind, str], tuple[GrammarPart, ...]]
     """By kind and category; a category that a kind lacks is the one of ``ints``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FilledPart:
     """A part with its holes filled."""
 
-    part: Part
+    part: GrammarPart
     kind: Kind
-    values: tuple[tuple[str, Node | Value], ...] = ()
+    values: tuple[tuple[str, FilledPart | Value], ...] = ()
 
     @property
     def cost(self) -> int:
@@ -78,7 +78,7 @@ class Node:
         """In English."""
         item = ITEM_NAMES.get(self.kind, "")
         words = {
-            name: _Renamable(value.text()) if isinstance(value, Node) else value
+            name: _Renamable(value.text()) if isinstance(value, FilledPart) else value
             for name, value in self.values
         }
         return self.part.text.format(item=item, items=f"{item}s", **words)
@@ -86,19 +86,19 @@ class Node:
     def code(self) -> str:
         """In Python."""
         parts = {
-            name: _Renamable(value.code()) if isinstance(value, Node) else value
+            name: _Renamable(value.code()) if isinstance(value, FilledPart) else value
             for name, value in self.values
         }
         return self.part.code.format(**parts)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[FilledPart]:
         """This node and all within."""
         yield self
         for _, value in self.values:
-            if isinstance(value, Node):
+            if isinstance(value, FilledPart):
                 yield from value.walk()
 
-    def with_value(self, name: str, value: Node | Value) -> Node:
+    def with_value(self, name: str, value: FilledPart | Value) -> FilledPart:
         """The same with one hole filled otherwise."""
         pairs = ((key, value if key == name else old) for key, old in self.values)
         return replace(self, values=tuple(pairs))
@@ -106,28 +106,28 @@ class Node:
     def numbers(self) -> Iterator[tuple[tuple[str, ...], Sequence[Value]]]:
         """Where every number within is, as the holes that lead to it, and what it is one of."""
         for name, value in self.values:
-            if isinstance(value, Node):
+            if isinstance(value, FilledPart):
                 yield from (((name, *path), choices) for path, choices in value.numbers())
             elif isinstance(value, int):
                 yield (name,), self.part.choices[name]
 
-    def with_number(self, path: tuple[str, ...], value: Value) -> Node:
+    def with_number(self, path: tuple[str, ...], value: Value) -> FilledPart:
         """The same with the number at ``path`` exchanged."""
         inner = dict(self.values)[path[0]]
-        if isinstance(inner, Node):
+        if isinstance(inner, FilledPart):
             return self.with_value(path[0], inner.with_number(path[1:], value))
         return self.with_value(path[0], value)
 
-    def neighbours(self, grammar: Grammar) -> Iterator[Node]:
+    def neighbours(self, grammar: Grammar) -> Iterator[FilledPart]:
         """The same with one number greater by one, one letter later, or one part the next."""
         for name, value in self.values:
-            if isinstance(value, Node):
+            if isinstance(value, FilledPart):
                 others = [*value.neighbours(grammar), value.successor(_category(name), grammar)]
-                yield from (self.with_value(name, other) for other in others)
+                yield from (self.with_value(name, other) for other in others if other != value)
             else:
                 yield self.with_value(name, _next(value))
 
-    def successor(self, category: str, grammar: Grammar) -> Node:
+    def successor(self, category: str, grammar: Grammar) -> FilledPart:
         """The part after this one in the grammar, its holes filled as here where it has the same."""
         parts = grammar.expressions[self.kind, category]
         part = parts[(parts.index(self.part) + 1) % len(parts)]
@@ -136,12 +136,14 @@ class Node:
             name: old[name] if name in old and _fits(old[name], first) else first
             for name, first in _first_values(part, self.kind, grammar)
         }
-        return Node(part, self.kind, tuple(values.items()))
+        return FilledPart(part, self.kind, tuple(values.items()))
 
 
-def draw_node(rng: np.random.Generator, part: Part, kind: Kind, grammar: Grammar) -> Node:
+def draw_part(
+    rng: np.random.Generator, part: GrammarPart, kind: Kind, grammar: Grammar
+) -> FilledPart:
     """``part`` with its holes filled at random, no two of one category with the same."""
-    values: dict[str, Node | Value] = {}
+    values: dict[str, FilledPart | Value] = {}
     for name in _holes(part):
         if name in part.choices:
             values[name] = pick(rng, part.choices[name])
@@ -149,24 +151,26 @@ def draw_node(rng: np.random.Generator, part: Part, kind: Kind, grammar: Grammar
         owner = _owner(kind, name, grammar)
         while name not in values or list(values.values()).count(values[name]) > 1:
             inner = pick(rng, grammar.expressions[owner, _category(name)])
-            values[name] = draw_node(rng, inner, owner, grammar)
-    return Node(part, kind, tuple(values.items()))
+            values[name] = draw_part(rng, inner, owner, grammar)
+    return FilledPart(part, kind, tuple(values.items()))
 
 
-def _first_values(part: Part, kind: Kind, grammar: Grammar) -> Iterator[tuple[str, Node | Value]]:
+def _first_values(
+    part: GrammarPart, kind: Kind, grammar: Grammar
+) -> Iterator[tuple[str, FilledPart | Value]]:
     for name in _holes(part):
         if name in part.choices:
             yield name, part.choices[name][0]
         else:
             owner = _owner(kind, name, grammar)
             inner = grammar.expressions[owner, _category(name)][0]
-            yield name, Node(inner, owner, tuple(_first_values(inner, owner, grammar)))
+            yield name, FilledPart(inner, owner, tuple(_first_values(inner, owner, grammar)))
 
 
-def _fits(value: Node | Value, example: Node | Value) -> bool:
+def _fits(value: FilledPart | Value, example: FilledPart | Value) -> bool:
     """Whether ``value`` may stand where ``example`` does: an expression, a number or a letter."""
-    if isinstance(value, Node):
-        return isinstance(example, Node) and value.kind == example.kind
+    if isinstance(value, FilledPart):
+        return isinstance(example, FilledPart) and value.kind == example.kind
     return isinstance(example, int) if value == ARGUMENT else type(value) is type(example)
 
 
@@ -185,7 +189,7 @@ def pick(rng: np.random.Generator, items: Sequence[Item]) -> Item:
 
 
 @cache
-def _holes(part: Part) -> list[str]:
+def _holes(part: GrammarPart) -> list[str]:
     names = [name for _, name, _, _ in Formatter().parse(part.text + part.code) if name]
     return [name for name in dict.fromkeys(names) if name not in ("item", "items")]
 
