@@ -44,7 +44,7 @@ def _ratios(programs: list[tuple[Problem, str]]) -> list[float]:
 def _num_distinct(found: list[Problem]) -> int:
     """Problems that differ in what is asked and in what is computed (that is in the name)."""
     asked = {problem.statement.partition("\nExample")[0] for problem in found}
-    return min(len(asked), len({problem.name.partition("-")[2] for problem in found}))
+    return min(len(asked), len({problem.name for problem in found}))
 
 
 def test_nearly_all_seeds_give_problems_of_their_own(problems: list[Problem]) -> None:

@@ -138,8 +138,7 @@ def own_problem(
             continue
         key = fingerprint(plan)
         if (key / 2**128 < held_out_ratio) == held_out:
-            name = f"level{level}-{key:032x}"
-            problem = _problem(plan, name, drawn if form == "any" else form, rng)
+            problem = _problem(plan, f"{key:032x}", drawn if form == "any" else form, rng)
             if problem is not None:
                 return problem
 
@@ -201,7 +200,8 @@ def _problem(plan: ProblemPlan, name: str, form: Any, rng: np.random.Generator) 
     if len(statement) > MAX_STATEMENT_CHARACTERS:
         return None
     pairs = zip(hidden, answers, strict=True)
-    steps = [node.text().rstrip(".") for node in (plan.start, *plan.steps)]
+    ideas = [node.text().rstrip(".") for node in (plan.start, *plan.steps)]
+    ideas.append(plan.goal.part.idea or "read off the answer")
     return Problem(
         name=name,
         statement=statement,
@@ -209,7 +209,7 @@ def _problem(plan: ProblemPlan, name: str, form: Any, rng: np.random.Generator) 
         cases=tuple(_case(plan, form, given, answer) for given, answer in pairs),
         solution=_solution(plan, form),
         summary=plan.goal.text(),
-        idea="; ".join([*map(_lower, steps), plan.goal.part.idea or "then read off the answer"]),
+        idea=", ".join(f"({number}) {_lower(step)}" for number, step in enumerate(ideas, 1)),
         level=plan.level,
         entry=ENTRY if form == "call" else "",
     )

@@ -25,6 +25,7 @@ class ArgumentType(NamedTuple):
 
 ARGUMENT_TYPES = {
     "int": ArgumentType("int", "an integer", "int(input())", str),
+    "positive": ArgumentType("int, at least 1", "an integer, at least 1", "int(input())", str),
     "ints": ArgumentType(
         "list of int",
         "integers on one line, perhaps none",
@@ -32,11 +33,16 @@ ARGUMENT_TYPES = {
         lambda value: " ".join(map(str, value)),
     ),
     "words": ArgumentType(
-        "list of str", "words on one line, perhaps none", "input().split()", " ".join
+        "list of lowercase words",
+        "lowercase words on one line, perhaps none",
+        "input().split()",
+        " ".join,
     ),
-    "text": ArgumentType("str", "a line of letters, perhaps none", "input()", str),
+    "text": ArgumentType(
+        "str of lowercase letters", "a line of lowercase letters, perhaps none", "input()", str
+    ),
     "rows": ArgumentType(
-        "list of lists of int, all of one length",
+        "list of one or more lists of int, all of one length, not empty",
         "a line with the number of rows, then the rows, one per line",
         "[list(map(int, input().split())) for _ in range(int(input()))]",
         lambda rows: "\n".join([str(len(rows)), *(" ".join(map(str, row)) for row in rows)]),
@@ -48,8 +54,8 @@ TYPES = {
     "w": "words",
     "s": "text",
     "m": "rows",
-    "n": "int",
-    "number": "int",
+    "n": "positive",
+    "number": "positive",
     ARGUMENT: "int",
 }
 """The type of each argument, by its name."""
