@@ -43,7 +43,7 @@ _EXAMPLE_SIZES = (5, 7)
 _NUM_QUESTIONS = 14
 _LEVEL_COSTS = (2, 4, 7, 10)
 """The greatest cost of levels 1 to 4."""
-_LEVEL_STEPS = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 4))
+_LEVEL_STEPS = ((0, 1), (0, 2), (0, 3), (1, 4), (1, 4))
 """The fewest and most steps to try for a level."""
 _ARGUMENT_RATIO = 0.25
 _MAX_COMMON_RATIO = 0.4
