@@ -126,7 +126,7 @@ print("GOT files")
     "read our own code": attempt("print(open(@package@ + '/__init__.py').read())", "code"),
     "import our own code": attempt(
         "import sys\nsys.path.insert(0, @package@ + '/..')\n"
-        "sys.modules.pop('ragen2', None)\nfrom ragen2.envs.deepcoder.problems import FAMILIES"
+        "sys.modules.pop('ragen2', None)\nfrom ragen2.envs.deepcoder.problems import own_problem"
     ),
     "list the home folder": attempt("import os\nassert os.listdir('/root') + os.listdir('/home')"),
     "memory of the trainer": attempt("open('/proc/@parent@/mem', 'rb').read(1)"),

@@ -15,7 +15,7 @@ from ragen2.envs.deepcoder.formats import problems_of, read_problems, read_tests
 from ragen2.envs.deepcoder.hidden_tests import case_of
 from ragen2.envs.toolkit.records import read_records
 from ragen2.errors import EnvError
-from ragen2.sandbox import Limits, Sandbox
+from ragen2.sandbox import ResourceLimits, Sandbox
 
 STDIN_TESTS = [{"input": "1 2\n", "output": "3\n"}, {"input": "-1 1\n", "output": "0\n"}]
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
@@ -275,7 +275,7 @@ def test_problems_with_the_same_statement_never_fall_on_both_sides(tmp_path: Pat
 
 def _solved(problems: list[Problem]) -> list[str]:
     """Names of the problems whose own solution passes all tests, two at a time."""
-    sandbox = Sandbox(Limits(seconds_per_test=4, seconds_per_program=20))
+    sandbox = Sandbox(ResourceLimits(seconds_per_test=4, seconds_per_program=20))
     with ThreadPoolExecutor(2) as pool:
         grades = pool.map(lambda p: grade(p.solution, p.cases, sandbox, p.prelude), problems)
         return [p.name for p, result in zip(problems, grades, strict=True) if result.ratio == 1]

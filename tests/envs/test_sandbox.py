@@ -18,24 +18,23 @@ from sandbox_attacks import ATTACKS, FORGERIES
 
 import ragen2
 from ragen2.envs.deepcoder.cases import Case, grade
-from ragen2.envs.deepcoder.problems import own_problem, problem_names
+from ragen2.envs.deepcoder.problems import own_problem
 from ragen2.errors import EnvError
 from ragen2.sandbox import (
     Given,
     Isolation,
-    Limits,
     Members,
     Opaque,
     Pairs,
+    ResourceLimits,
     Sandbox,
     best_isolation,
     isolation,
     kernel,
     run,
-    syscalls,
 )
 
-QUICK = Limits(seconds_per_test=0.4, seconds_per_program=0.8, memory_mb=128, output_kb=64)
+QUICK = ResourceLimits(seconds_per_test=0.4, seconds_per_program=0.8, memory_mb=128, output_kb=64)
 EXPECTED = "ANSWER-7f3a"
 OUTSIDE = ("/tmp/attack", "/dev/shm/ragen2attack")  # noqa: S108 - where attacks try to write
 HARMLESS = (
@@ -194,7 +193,7 @@ def test_there_are_at_least_thirty_attacks() -> None:
 
 def test_our_process_survives_hash_collisions_quickly(form: Isolation) -> None:
     program = "def f(n): return {i * (2**61 - 1) for i in range(n)}"
-    sandbox = Sandbox(Limits(10, 20), form)
+    sandbox = Sandbox(ResourceLimits(10, 20), form)
     expected = frozenset(range(8000))
     result = grade(program, [Case(Given(probes=("f(8000)",)), (expected,))], sandbox)
     assert result.passed == (False,)
@@ -299,7 +298,7 @@ print(random.random() < 1, time.time() > 0, datetime.date.today().year > 2000)
 open("f.txt", "w").write("kept")
 print(open("f.txt").read(), hashlib.md5(b"").hexdigest()[:4])
 """
-    sandbox = Sandbox(Limits(seconds_per_test=10, seconds_per_program=20), FORMS[name])
+    sandbox = Sandbox(ResourceLimits(seconds_per_test=10, seconds_per_program=20), FORMS[name])
     (outcome,) = sandbox.run(program, [Given()])
     assert outcome.stdout.split() == ["20000", "7", "True", "True", "True", "kept", "d41d"]
 
@@ -325,7 +324,7 @@ def test_methods_of_a_solution_class_can_be_called(form: Isolation) -> None:
 
 def test_large_input_and_text_beyond_ascii_arrive_whole(form: Isolation) -> None:
     text = "".join(f"{number} é√😀\n" for number in range(20_000))
-    sandbox = Sandbox(Limits(), form)
+    sandbox = Sandbox(ResourceLimits(), form)
     program = "import sys\ndata = sys.stdin.read()\nprint(len(data), data[-3:])"
     (outcome,) = sandbox.run(program, [Given(stdin=text)])
     assert outcome.stdout == f"{len(text)} {text[-3:]}\n"
@@ -345,7 +344,7 @@ def test_text_that_is_no_program_is_told_from_a_program(text: str, form: Isolati
 
 @pytest.mark.slow
 def test_a_thousand_correct_programs_in_a_row_all_pass() -> None:
-    problems = [own_problem(name) for name in problem_names()]
+    problems = [own_problem(seed) for seed in range(100_000, 100_150)]
     rounds = [problems[index % len(problems)] for index in range(1000)]
     sandbox = Sandbox()
     runs = [
@@ -396,9 +395,9 @@ def test_installed_packages_are_hidden_from_programs() -> None:
     )
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", kernel.MACHINES)
 def test_no_call_is_both_free_and_checked(machine: str) -> None:
-    free, checked = syscalls.allowed(machine), syscalls.special(machine)
+    free, checked = kernel.allowed_calls(machine), kernel.checked_calls(machine)
     assert len(set(free)) == len(free)
     assert set(free).isdisjoint(checked.values())
 
@@ -416,7 +415,7 @@ def test_programs_end_when_our_process_is_killed(form: Isolation, tmp_path: Path
     code = (
         "from ragen2.sandbox import *\nfrom ragen2.sandbox import run\n"
         f"run._START += '# {marker}'\n"
-        f"Sandbox(Limits(60, 60), {form!r}).run('while True: pass', [Given()])"
+        f"Sandbox(ResourceLimits(60, 60), {form!r}).run('while True: pass', [Given()])"
     )
     with subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"],

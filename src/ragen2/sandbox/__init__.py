@@ -2,18 +2,18 @@
 
 from ragen2.sandbox.isolation import Demand, Isolation, best_isolation
 from ragen2.sandbox.read_values import Members, Opaque, Pairs
-from ragen2.sandbox.run import Given, Limits, Outcome, Probe, Sandbox, Status
+from ragen2.sandbox.run import Given, Probe, ProgramOutcome, ResourceLimits, Sandbox, Status
 
 __all__ = [
     "Demand",
     "Given",
     "Isolation",
-    "Limits",
     "Members",
     "Opaque",
-    "Outcome",
     "Pairs",
     "Probe",
+    "ProgramOutcome",
+    "ResourceLimits",
     "Sandbox",
     "Status",
     "best_isolation",

@@ -98,14 +98,14 @@ def run_test(job: Any, test: Any) -> tuple[str, float, tuple[bytes, bytes, bytes
     os.close(given)
     for _, writer in pipes:
         os.close(writer)
-    watch = Watch(pid, [reader for reader, _ in pipes], job)
-    status, seconds = watch.to_the_end()
+    monitor = WorkerMonitor(pid, [reader for reader, _ in pipes], job)
+    status, seconds = monitor.to_the_end()
     _sweep(job)
-    output, value, error = watch.outputs()
+    output, value, error = monitor.outputs()
     return _status(status, value), seconds, (output, value[1:], error)
 
 
-class Watch:
+class WorkerMonitor:
     """One worker, its output so far, and the limits it must keep."""
 
     def __init__(self, pid: int, readers: list[int], job: Any) -> None:
@@ -170,7 +170,7 @@ class Watch:
         if self.sizes and max(self.sizes.values()) > self.job["output_bytes"]:
             return "output"
         if os.WIFSIGNALED(code):
-            return "time" if os.WTERMSIG(code) == 24 else "crash"
+            return "time" if os.WTERMSIG(code) == 24 else "crash"  # 24: SIGXCPU
         return "forbidden" if os.WEXITSTATUS(code) == fence.EXIT_STATUS else "ok"
 
     def _broken_limit(self) -> str:
@@ -186,7 +186,8 @@ class Watch:
         if not sys.platform.startswith("linux"):
             return 0.0
         try:
-            return time.clock_gettime((~self.pid << 3) | 2)  # the clock of another process
+            # The kernel's number for another process's CPU clock (MAKE_PROCESS_CPUCLOCK, CPUCLOCK_SCHED).
+            return time.clock_gettime((~self.pid << 3) | 2)
         except OSError:
             return 0.0
 
@@ -199,6 +200,8 @@ def _status(status: str, value: bytes) -> str:
 
 
 def _input_file(scratch: str, data: bytes) -> int:
+    # A file without a name, not a pipe: a program that never reads cannot block us, and cannot
+    # find the input of another test.
     path = f"{scratch}/.input"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink(path)

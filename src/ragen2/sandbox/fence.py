@@ -2,7 +2,7 @@
 
 Python calls an audit hook before it opens a file, starts a process, makes a socket or loads foreign
 code. The hook here ends the process at the first forbidden act. It stops what plain Python code can
-do, but it is part of the process that it guards: the kernel's rules are the real wall.
+do, but it is part of the process that it guards; only the kernel's rules cannot be got around.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ _UNREPORTED = (
 
 def raise_fence(readable: Sequence[str], scratch: str) -> None:
     """Forbid this process all but reading below ``readable`` and working in ``scratch``."""
+    # A module that is loaded already would be handed out again without an "import" event.
     for name in list(sys.modules):
         if name.partition(".")[0] in _FORBIDDEN_MODULES:
             del sys.modules[name]

@@ -3,7 +3,7 @@
 Strong: bubblewrap gives the program its own processes, network, user and file system, with nothing
 in it but the interpreter and an empty scratch folder. Weak: a new session, closed descriptors,
 resource limits, and what the kernel adds by itself: Landlock (files) and seccomp (system calls), or
-in their place a fence inside the interpreter. Every form limits time, memory, output and disk.
+in their place a fence of audit hooks inside the interpreter. Every form limits time, memory, output and disk.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Isolation:
 
     @property
     def needs_fence(self) -> bool:
-        """Whether the interpreter must stand in for a missing wall of the kernel."""
+        """Whether audit hooks in the interpreter must stand in for rules that this kernel lacks."""
         return not self.is_strong and not (self.landlock and self.seccomp)
 
     @property
@@ -63,10 +63,10 @@ class Isolation:
             return "own namespaces (bubblewrap)" + (" and a call filter" if self.seccomp else "")
         if not self.needs_fence:
             return "resource limits, Landlock and a call filter: no network, files or processes"
-        walls = ["resource limits"]
-        walls += ["Landlock"] if self.landlock else []
-        walls += ["a call filter"] if self.seccomp else []
-        return f"{', '.join(walls)} and a fence inside the interpreter, which is no kernel wall"
+        layers = ["resource limits"]
+        layers += ["Landlock"] if self.landlock else []
+        layers += ["a call filter"] if self.seccomp else []
+        return f"{', '.join(layers)} and audit hooks, which the kernel does not enforce"
 
 
 @lru_cache(maxsize=8)
@@ -127,11 +127,13 @@ def readable_paths() -> tuple[str, ...]:
     return (*pieces, "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
-def command(shut_in: Isolation, disk_bytes: int, python: list[str]) -> list[str]:
+def command(isolation: Isolation, disk_bytes: int, python: list[str]) -> list[str]:
     """The command line that starts ``python`` in the given isolation."""
-    if not shut_in.is_strong:
+    if not isolation.is_strong:
         return [interpreter(), *python]
-    line = [shut_in.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"]
+    # As process 1 of its namespace our supervisor is the parent of every orphan, and when it ends
+    # the kernel kills all that is left in the namespace.
+    line = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"]
     line += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"]
     for folder in library_folders():
         line += ["--ro-bind", folder, folder]
@@ -143,7 +145,7 @@ def command(shut_in: Isolation, disk_bytes: int, python: list[str]) -> list[str]
     line += ["--ro-bind", interpreter(), interpreter()]
     for device in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
         line += ["--dev-bind", device, device]
-    size = ["--size", str(4 * disk_bytes)] if shut_in.has_size else []
+    size = ["--size", str(4 * disk_bytes)] if isolation.has_size else []
     line += [*size, "--tmpfs", INSIDE_SCRATCH, "--chdir", INSIDE_SCRATCH, "--remount-ro", "/"]
     return [*line, interpreter(), *python]
 

@@ -41,7 +41,7 @@ Status = Literal[
 ]
 Probe = str | tuple[str, list[Any]]
 
-_INSIDE = ("syscalls", "kernel", "fence", "write_values", "worker", "child")
+_INSIDE = ("kernel", "fence", "write_values", "worker", "child")
 """Our modules that run in the sandbox, each after those it imports."""
 _START = (
     "import marshal,os,sys\n"
@@ -54,12 +54,13 @@ _START = (
     "    setattr(sys.modules.setdefault(package,type(sys)(package)),short,module)\n"
     "module.main()\n"
 )
+"""Runs our modules from standard input: their files are not readable inside the sandbox."""
 _GRACE_SECONDS = 10.0
 """For starting, on a busy machine, beyond the time that the program may take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What a program may use."""
 
     seconds_per_test: float = 1.0
@@ -82,7 +83,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """What a program did with one test. Only ``ok`` comes with an answer to look at."""
 
     status: Status
@@ -96,36 +97,38 @@ class Outcome:
 class Sandbox:
     """A way of running programs: their limits and their isolation."""
 
-    limits: Limits = field(default_factory=Limits)
-    shut_in: Isolation = field(default_factory=lambda: best_isolation("auto"))
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
+    isolation: Isolation = field(default_factory=lambda: best_isolation("auto"))
 
-    def run(self, program: str, tests: Sequence[Given], prelude: str = "") -> list[Outcome]:
+    def run(self, program: str, tests: Sequence[Given], prelude: str = "") -> list[ProgramOutcome]:
         """Run ``program`` afresh on each test. Raises only if the sandbox itself cannot work.
 
         ``prelude`` is trusted Python, imports as a rule, whose names the program finds defined.
         """
         texts = {"program": program, "prelude": prelude}
         outcomes = self._attempt(texts, tests) or self._attempt(texts, tests)
-        if tests and not outcomes and not self.shut_in.needs_fence:
+        if tests and not outcomes and not self.isolation.needs_fence:
             raise EnvError(
-                f"the sandbox ended twice before it ran a test ({self.shut_in.description}); free "
+                f"the sandbox ended twice before it ran a test ({self.isolation.description}); free "
                 'memory or processes, or set isolation = "weak", which needs less of the system'
             )
-        missing = outcomes[-1] if outcomes and outcomes[-1].status == "syntax" else Outcome("lost")
+        missing = (
+            outcomes[-1] if outcomes and outcomes[-1].status == "syntax" else ProgramOutcome("lost")
+        )
         return outcomes + [missing] * (len(tests) - len(outcomes))
 
     def run_all(
         self, programs: Iterable[tuple[str, Sequence[Given]]], workers: int = 2
-    ) -> list[list[Outcome]]:
+    ) -> list[list[ProgramOutcome]]:
         """Run several programs, each on its own tests, ``workers`` at a time."""
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda pair: self.run(*pair), programs))
 
-    def _attempt(self, texts: dict[str, str], tests: Sequence[Given]) -> list[Outcome]:
+    def _attempt(self, texts: dict[str, str], tests: Sequence[Given]) -> list[ProgramOutcome]:
         """The outcomes that one sandbox reports; none when it could not even start."""
         with contextlib.ExitStack() as stack:
             scratch = INSIDE_SCRATCH
-            if not self.shut_in.is_strong:
+            if not self.isolation.is_strong:
                 scratch = tempfile.mkdtemp(prefix="ragen2-sandbox-")
                 stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             job = stack.enter_context(tempfile.TemporaryFile())
@@ -135,7 +138,8 @@ class Sandbox:
     def _write_job(
         self, file: BinaryIO, texts: dict[str, str], tests: Sequence[Given], scratch: str
     ) -> None:
-        nobody = not self.shut_in.is_strong and _can_become_nobody()
+        # Files of our own account stay out of reach even where Landlock is missing.
+        nobody = not self.isolation.is_strong and _can_become_nobody()
         if nobody:
             os.chmod(scratch, 0o777)  # noqa: S103 - the program's own empty folder
         job = {
@@ -143,10 +147,10 @@ class Sandbox:
             "tests": len(tests),
             "parent": os.getpid(),
             "scratch": scratch,
-            "landlock": self.shut_in.landlock,
-            "seccomp": self.shut_in.seccomp,
-            "fence": self.shut_in.needs_fence,
-            "readable": [] if self.shut_in.is_strong else list(readable_paths()),
+            "landlock": self.isolation.landlock,
+            "seccomp": self.isolation.seccomp,
+            "fence": self.isolation.needs_fence,
+            "readable": [] if self.isolation.is_strong else list(readable_paths()),
             "become_nobody": nobody,
             "seconds_per_test": self.limits.seconds_per_test,
             "seconds_per_program": self.limits.seconds_per_program,
@@ -165,7 +169,7 @@ class Sandbox:
         allowed = wall_seconds(self.limits.seconds_per_program) + _GRACE_SECONDS
         size = num_tests * (3 * (self.limits.output_kb << 10) + 1000)
         with subprocess.Popen(  # noqa: S603 - our own command line
-            command(self.shut_in, self.limits.disk_kb << 10, python),
+            command(self.isolation, self.limits.disk_kb << 10, python),
             stdin=job,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -227,7 +231,7 @@ def _read_report(pipe: Any, deadline: float, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _parse(report: bytes) -> Iterable[Outcome]:
+def _parse(report: bytes) -> Iterable[ProgramOutcome]:
     """Outcomes in order, up to the first that did not arrive whole."""
     start = 0
     while (end := report.find(b"\n", start)) >= 0:
@@ -242,15 +246,21 @@ def _parse(report: bytes) -> Iterable[Outcome]:
         start = bounds[-1]
 
 
-def _outcome(status: Any, seconds: float, output: bytes, value: bytes, error: bytes) -> Outcome:
-    """Read one report; what the program wrote where a value should be counts as its error."""
+def _outcome(
+    status: Any, seconds: float, output: bytes, value: bytes, error: bytes
+) -> ProgramOutcome:
+    """Read one report; what the program wrote where a value should be counts as its error.
+
+    The program may have taken over its worker and written the value itself. That forges nothing: a
+    value is only ever compared with the expected answer, which the program does not know.
+    """
     stdout = output.decode("utf-8", "replace")
     if status == "ok" and value:
         try:
             values = tuple(read(value))
         except (ValueError, TypeError) as problem:
-            return Outcome("error", stdout, error=str(problem)[:200], seconds=seconds)
-        return Outcome("ok", stdout, values, seconds=seconds)
+            return ProgramOutcome("error", stdout, error=str(problem)[:200], seconds=seconds)
+        return ProgramOutcome("ok", stdout, values, seconds=seconds)
     text = value if status in ("error", "syntax") else error
     message = text.decode("utf-8", "replace")[:500] if status != "ok" else ""
-    return Outcome(status, stdout, error=message, seconds=seconds)
+    return ProgramOutcome(status, stdout, error=message, seconds=seconds)

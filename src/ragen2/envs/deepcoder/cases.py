@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ragen2.envs.deepcoder.answers import same_text, same_value
-from ragen2.sandbox import Given, Outcome, Sandbox, Status
+from ragen2.sandbox import Given, ProgramOutcome, Sandbox, Status
 
 Form = Literal["stdin", "call"]
 
@@ -63,7 +63,7 @@ class Grade:
     """How a program did."""
 
     passed: tuple[bool, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ProgramOutcome, ...]
 
     @property
     def ratio(self) -> float:
@@ -93,7 +93,7 @@ def grade(program: str, cases: Sequence[Case], sandbox: Sandbox, prelude: str = 
     return Grade(tuple(passed), tuple(outcomes))
 
 
-def _is_right(case: Case, outcome: Outcome) -> bool:
+def _is_right(case: Case, outcome: ProgramOutcome) -> bool:
     if outcome.status != "ok" or case.judge:
         return False
     if case.given.probes is None:
@@ -104,7 +104,7 @@ def _is_right(case: Case, outcome: Outcome) -> bool:
     return any(same_value(answer, found) for answer in case.accepted)
 
 
-def _judgement(case: Case, outcome: Outcome) -> Given:
+def _judgement(case: Case, outcome: ProgramOutcome) -> Given:
     try:
         answers = repr(outcome.values)
     except (ValueError, RecursionError):  # an integer too long to print, or nesting too deep

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -16,13 +15,11 @@ from pydantic import Field, model_validator
 from ragen2.envs.base import Env, Episode, Step, Waits
 from ragen2.envs.deepcoder.cases import Problem, grade
 from ragen2.envs.deepcoder.formats import problems_of
-from ragen2.envs.deepcoder.problems import own_problem, problem_names
-from ragen2.envs.toolkit.records import TaskSet, split_tasks
+from ragen2.envs.deepcoder.problems import own_problem
+from ragen2.envs.toolkit.records import TaskSet
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
-from ragen2.sandbox import Demand, Limits, Sandbox, Status, best_isolation
-
-Task = TypeVar("Task")
+from ragen2.sandbox import Demand, ResourceLimits, Sandbox, Status, best_isolation
 
 MAX_PROGRAM_CHARACTERS = 200_000
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
@@ -101,9 +98,9 @@ class DeepCoder(Env):
         return "cores"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ResourceLimits:
         """What a program may use."""
-        return Limits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
+        return ResourceLimits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
 
     def start(self, seed: int, luck: int) -> CodeEpisode:
         """The problem of ``seed``; nothing in it depends on luck."""
@@ -189,12 +186,12 @@ _verdicts_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1024)
-def _verdict(problem: Problem, program: str, limits: Limits, demand: Demand) -> _Verdict:
+def _verdict(problem: Problem, program: str, limits: ResourceLimits, demand: Demand) -> _Verdict:
     return _Verdict()
 
 
 def _graded(
-    problem: Problem, program: str, limits: Limits, demand: Demand
+    problem: Problem, program: str, limits: ResourceLimits, demand: Demand
 ) -> tuple[tuple[bool, ...], Status]:
     """Which tests ``program`` passes and how it first fails: the same text always gets the same."""
     with _verdicts_lock:  # two threads that both miss would otherwise get two verdicts
@@ -212,43 +209,29 @@ def _problem(env: DeepCoder, seed: int) -> Problem:
     if env.data:
         files = (env.data, env.held_out_data)
         return _file_problems(files, env.max_tests, env.held_out_ratio, wanted).pick(seed)
-    return own_problem(_own_problems(env.held_out_ratio, wanted).pick(seed))
-
-
-@lru_cache(maxsize=16)
-def _own_problems(held_out_ratio: float, wanted: tuple[str, int, int]) -> TaskSet[str]:
-    """Names of our own problems. The split comes first, so that all settings agree on it."""
-    names = split_tasks(problem_names(), lambda name: (name,), held_out_ratio)
-    return TaskSet(
-        *(_chosen(part, wanted, own_problem) for part in (names.training, names.held_out))
-    )
+    return own_problem(seed, env.held_out_ratio, env.form, (env.min_level, env.max_level))
 
 
 @lru_cache(maxsize=8)
 def _file_problems(
     files: tuple[str, str], max_tests: int, held_out_ratio: float, wanted: tuple[str, int, int]
 ) -> TaskSet[Problem]:
+    """Problems of files. The split comes first, so that all settings agree on it."""
     problems = problems_of(*files, max_tests=max_tests, held_out_ratio=held_out_ratio)
-    parts = (problems.training, problems.held_out)
-    return TaskSet(*(_chosen(part, wanted, lambda problem: problem) for part in parts))
+    return TaskSet(_chosen(problems.training, wanted), _chosen(problems.held_out, wanted))
 
 
-def _chosen(
-    tasks: tuple[Task, ...], wanted: tuple[str, int, int], problem_of: Callable[[Task], Problem]
-) -> tuple[Task, ...]:
-    """Tasks of the wanted form and levels; a problem of unknown level counts as any."""
+def _chosen(problems: tuple[Problem, ...], wanted: tuple[str, int, int]) -> tuple[Problem, ...]:
+    """Problems of the wanted form and levels; one of unknown level counts as any."""
     form, low, high = wanted
-    if wanted == ("any", 1, 5):
-        return tasks
-    found = []
-    for task in tasks:
-        problem = problem_of(task)
-        right_level = problem.level == 0 or low <= problem.level <= high
-        if right_level and form in ("any", problem.form):
-            found.append(task)
+    found = tuple(
+        problem
+        for problem in problems
+        if (problem.level == 0 or low <= problem.level <= high) and form in ("any", problem.form)
+    )
     if not found:
         raise EnvError(
             f"no problem has form {form!r} and a level from {low} to {high}; widen "
             "form, min_level or max_level"
         )
-    return tuple(found)
+    return found

@@ -1,4 +1,4 @@
-"""Turn methods of a ``unittest`` class into tests whose expected values stay with us.
+"""Turn assert statements and ``unittest`` methods into tests whose expected values stay with us.
 
 What a method does with the program becomes a script that collects answers; what it compares them
 with is read here and never enters the program's process. Methods that do more than that (loops,
