@@ -23,8 +23,8 @@ from types import CodeType, FrameType
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-import ragen2  # noqa: E402 - the device is decided first
-from ragen2.cli.app import app  # noqa: E402
+import ragen2
+from ragen2.cli.app import app
 
 PACKAGE = Path(ragen2.__file__).parent
 SMALL = (
