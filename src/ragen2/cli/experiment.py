@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption
+from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:

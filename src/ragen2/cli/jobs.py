@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from ragen2.backends.settings import GPU_SHARE
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
+from ragen2.cli.shared import EXIT_INTERRUPTED, StopRequest
 from ragen2.cli.views.jobs import jobs_view
 from ragen2.config import default_run_file, dump_config, load_run
 from ragen2.errors import ConfigError, RunError

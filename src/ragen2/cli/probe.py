@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, require_torch
+from ragen2.cli.shared import SetOption, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:

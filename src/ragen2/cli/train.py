@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragen2.backends.distributed.world import World, world_of
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption, require_torch
 from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
+from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest, new_run_path, require_torch
 from ragen2.cli.verl import (
     Cluster,
-    Engine,
     EngineOption,
     EngineSetOption,
     GPUsOption,
     NodesOption,
-    new_run_path,
+    TrainingEngine,
     train_elsewhere,
 )
 from ragen2.errors import ConfigError, RunError
@@ -44,7 +42,7 @@ class Trained:
     policy: Policy
 
 
-def train(  # noqa: PLR0913 - one parameter a flag
+def train(  # noqa: PLR0913 - one parameter per flag
     run_files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -81,13 +79,13 @@ def train(  # noqa: PLR0913 - one parameter a flag
         int | None,
         typer.Option(
             min=1,
-            help="Train one run in so many processes of this machine, a GPU each; left out, 1.",
+            help="Train one run in so many processes of this machine, one GPU each; left out, 1.",
         ),
     ] = None,
     mps: Annotated[
         bool, typer.Option(help="Let jobs share an NVIDIA GPU through its MPS daemon.")
     ] = True,
-    engine: EngineOption = Engine.OWN,
+    engine: EngineOption = TrainingEngine.OWN,
     nodes: NodesOption = 1,
     gpus_per_node: GPUsOption = None,
     engine_set: EngineSetOption = None,

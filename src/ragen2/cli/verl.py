@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ragen2.cli.shared import new_run_path
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ragen2.integrations.verl.translate import Job
 
 
-class Engine(StrEnum):
+class TrainingEngine(StrEnum):
     """What trains."""
 
     OWN = "own"
@@ -25,7 +25,7 @@ class Engine(StrEnum):
 
 
 EngineOption = Annotated[
-    Engine,
+    TrainingEngine,
     typer.Option(help="What trains: our own loop, or verl on Ray (docs/integrations/verl.md)."),
 ]
 NodesOption = Annotated[
@@ -52,7 +52,7 @@ EngineSetOption = Annotated[
 class Cluster:
     """What the flags say about who trains, and on which machines."""
 
-    engine: Engine
+    engine: TrainingEngine
     nodes: int
     gpus_per_node: int | None
     settings: tuple[str, ...]
@@ -60,7 +60,7 @@ class Cluster:
     @property
     def is_asked_for(self) -> bool:
         """Whether another engine trains; flags of one without it are a mistake."""
-        if self.engine is Engine.VERL:
+        if self.engine is TrainingEngine.VERL:
             return True
         if self.nodes != 1 or self.gpus_per_node is not None or self.settings:
             raise ConfigError(
@@ -96,11 +96,6 @@ def train_elsewhere(
         )
     else:
         resume_on_verl(resume, cluster, dry_run=dry_run)
-
-
-def new_run_path(config: RunConfig) -> Path:
-    """Where a run goes that was given no folder."""
-    return Path("runs") / time.strftime(f"{config.env.kind}-{config.algorithm.kind}-%Y%m%d-%H%M%S")
 
 
 def train_on_verl(
