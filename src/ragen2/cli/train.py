@@ -66,7 +66,14 @@ def train(  # noqa: PLR0913 - one parameter per flag
         typer.Option(metavar="RUN_DIR", help="Go on with this run from its newest checkpoint."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print it, train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check everything, print the settings that differ from the defaults, train nothing.",
+        ),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --dry-run: print every setting.")
     ] = False,
     seeds: Annotated[
         int | None,
@@ -98,34 +105,41 @@ def train(  # noqa: PLR0913 - one parameter per flag
     if not world.leads:
         follow_leader(world)
         return
+    if full and not dry_run:
+        raise ConfigError("--full goes with --dry-run; add it or leave --full out")
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
     cluster = Cluster(engine, nodes, gpus_per_node, tuple(engine_set or ()))
+    run_file, changes = run_files[0] if run_files else None, overrides or []
     if cluster.is_asked_for:
         cluster.refuse_jobs(has_jobs=has_jobs or processes is not None)
-        run_file = run_files[0] if run_files else None
-        train_elsewhere(cluster, run_file, overrides or [], out, resume=resume, dry_run=dry_run)
+        train_elsewhere(cluster, run_file, changes, out, resume=resume, dry_run=dry_run)
     elif resume is not None:
-        has_settings = bool(run_files or overrides or out is not None)
+        has_settings = bool(run_file or changes or out is not None)
         _refuse_with_resume(has_settings=has_settings, has_jobs=has_jobs)
-        if not dry_run and _starts_others(processes, world):
-            words = ["--resume", str(resume)]
-            raise typer.Exit(start_processes(words, processes or 1, resume))
-        _resume(resume, world, dry_run=dry_run)
+        if dry_run:
+            _print_settings(_settings_of(resume), full=full)
+        else:
+            _resume(resume, world, processes)
     elif has_jobs:
         if world.size > 1 or processes is not None:
             raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
-        named = name_jobs(run_files or [], overrides or [], seeds or 1, out)
+        named = name_jobs(run_files or [], changes, seeds or 1, out)
         if dry_run:
-            print_jobs(named)
+            print_jobs(named, full=full)
         else:
             train_jobs(named, at_once=jobs or 1, mps=mps)
+    elif dry_run:
+        _print_settings(_checked(run_file, changes), full=full)
     else:
-        run_file = run_files[0] if run_files else None
-        if not dry_run and _starts_others(processes, world):
-            raise typer.Exit(_start(run_file, overrides or [], out, processes or 1))
-        _train_one(run_file, overrides or [], out, world, dry_run=dry_run)
+        _train_one(run_file, changes, out, world, processes)
+
+
+def _print_settings(config: RunConfig, *, full: bool) -> None:
+    from ragen2.cli.views.settings import print_settings
+
+    print_settings(config, full=full)
 
 
 def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
@@ -148,16 +162,6 @@ def _starts_others(processes: int | None, world: World) -> bool:
     return world.size == 1 and (processes or 1) > 1
 
 
-def _start(run_file: Path | None, overrides: list[str], out: Path | None, processes: int) -> int:
-    """Find mistakes before any process starts, then start all of them on one run directory."""
-    config = _checked(run_file, overrides)
-    path = _new_path(config, out)
-    words = [str(run_file)] if run_file else []
-    for override in overrides:
-        words += ["--set", override]
-    return start_processes([*words, "--out", str(path)], processes, path)
-
-
 def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
     from ragen2.config import load_run
     from ragen2.runs.loggers import require_loggers
@@ -177,37 +181,49 @@ def _new_path(config: RunConfig, out: Path | None) -> Path:
 
 
 def _train_one(
-    run_file: Path | None, overrides: list[str], out: Path | None, world: World, *, dry_run: bool
+    run_file: Path | None,
+    overrides: list[str],
+    out: Path | None,
+    world: World,
+    processes: int | None,
 ) -> None:
+    """Train a new run, here or in processes of its own; mistakes are found before any of them starts."""
     from ragen2.config import dump_config
-
-    config = _checked(run_file, overrides)
-    if dry_run:
-        print(dump_config(config), end="")
-        return
     from ragen2.rollout.image_support import require_vision
     from ragen2.runs.store import RunDirectory
 
+    starts_others = _starts_others(processes, world)
+    config = _checked(run_file, overrides)
     path = _new_path(config, out)
+    if starts_others:
+        words = [str(run_file)] if run_file else []
+        for override in overrides:
+            words += ["--set", override]
+        raise typer.Exit(start_processes([*words, "--out", str(path)], processes or 1, path))
     with _open(config, world) as agent:
         require_vision(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
         _run(config, agent, run, None, world)
 
 
-def _resume(path: Path, world: World, *, dry_run: bool) -> None:
-    from ragen2.config import dump_config, load_run
+def _settings_of(path: Path) -> RunConfig:
+    """The settings of a run directory, with the loggers that they name at hand."""
+    from ragen2.runs.store import RunDirectory
+
+    RunDirectory.open(path)
+    return _checked(path / "run.toml", [])
+
+
+def _resume(path: Path, world: World, processes: int | None) -> None:
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
-    from ragen2.runs.loggers import require_loggers
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import read_state
 
+    if _starts_others(processes, world):
+        words = ["--resume", str(path)]
+        raise typer.Exit(start_processes(words, processes or 1, path))
+    config = _settings_of(path)
     run = RunDirectory.open(path)
-    config = load_run(path / "run.toml")
-    require_loggers(config.logging.to)
-    if dry_run:
-        print(dump_config(config), end="")
-        return
     checkpoint = newest_checkpoint(path)
     if checkpoint is None and list_checkpoints(path):
         raise RunError(
@@ -274,7 +290,7 @@ def _run(
 
 @contextmanager
 def _naming(run: Path, world: World) -> Iterator[None]:
-    """A lost process is told with the command that goes on."""
+    """A lost process is reported with the command that goes on."""
     if world.size == 1:
         yield
         return
