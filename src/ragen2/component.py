@@ -108,7 +108,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], path: str = "") -> list[str]:
-    """One line a mistake: the setting by its path, what is allowed, what was found."""
+    """One line per mistake: the setting by its path, what is allowed, what was found."""
     return [_explain_one(detail, model, path) for detail in error.errors()]
 
 
@@ -154,8 +154,8 @@ def load_plugin(name: str) -> None:
         except BaseException as error:
             del sys.modules[module_name]  # a plug-in that failed must not pass for loaded next time
             if isinstance(error, SyntaxError | ImportError | PydanticUserError):
-                told = " ".join(str(error).partition("\n")[0].split())
-                raise ConfigError(f"plugin file {name} cannot be imported: {told}") from error
+                message = " ".join(str(error).partition("\n")[0].split())
+                raise ConfigError(f"plugin file {name} cannot be imported: {message}") from error
             raise
         return
     try:

@@ -102,7 +102,7 @@ def test_the_scaling_table_compares_the_last_value_with_the_first():
     points = [point("prompts", 2, 1.0, 2.0), point("prompts", 8, 3.0, 10.0)]
     points += [point("model", "small", 1.0, 1.0), point("model", "large", 2.0, 5.0)]
     assert script.scaling_table([("here", {"points": points})]).splitlines()[2:] == [
-        "| here | prompts a step | 2 to 8 | 4 | 3.0 | 5.0 |",
+        "| here | prompts per step | 2 to 8 | 4 | 3.0 | 5.0 |",
         "| here | million parameters | 1 to 4 | 4 | 2.0 | 5.0 |",
     ]
 

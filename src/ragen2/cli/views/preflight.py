@@ -126,7 +126,7 @@ def _signal_rows(found: Preflight) -> list[tuple[str, str, str]]:
         rows.append(("retrieval accuracy", accuracy, f"chance {chance:.2f}; first-turn reasoning"))
         bound = metrics[f"{SCOPE}/mi_bound"]
         information = f"{round(metrics[f'{SCOPE}/mi_estimate'], 2) + 0.0:.2f}"
-        rows.append(("MI, nats a token", information, f"at most {bound:.2f}"))
+        rows.append(("MI, nats per token", information, f"at most {bound:.2f}"))
     rows.append(("regime", (found.regime or "not measured").replace("_", " "), ""))
     return rows
 
