@@ -58,7 +58,7 @@ class Lap:
 
     seconds: float
     cpu_seconds: float
-    """Of this process on all cores: which other work on the machine cannot lengthen. Says little about a GPU."""
+    """Of this process on all cores: which other work cannot lengthen. Says little about a GPU."""
     tokens: int
     """Trained on."""
 
