@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +15,6 @@ import typer
 from ragen2.backends.distributed.world import World, world_of
 from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
 from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest, new_run_path, require_torch
-from ragen2.cli.verl import (
-    Cluster,
-    EngineOption,
-    EngineSetOption,
-    GPUsOption,
-    NodesOption,
-    TrainingEngine,
-    train_elsewhere,
-)
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -32,6 +24,37 @@ if TYPE_CHECKING:
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.loop import Policy
     from ragen2.trainer.state import TrainerState
+
+
+class TrainingEngine(StrEnum):
+    """What trains."""
+
+    OWN = "own"
+    VERL = "verl"
+
+
+EngineOption = Annotated[
+    TrainingEngine,
+    typer.Option(help="What trains: our own loop, or verl on Ray (docs/integrations/verl.md)."),
+]
+NodesOption = Annotated[
+    int, typer.Option(min=1, help="With --engine verl: machines of the Ray cluster.")
+]
+GPUsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="With --engine verl: GPUs of each machine; left out, those of this one. On a CPU: processes.",
+    ),
+]
+EngineSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="With --engine verl: a setting of verl that the run file knows nothing of, such as "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.6. Repeatable.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +131,13 @@ def train(  # noqa: PLR0913 - one parameter per flag
     if full and not dry_run:
         raise ConfigError("--full goes with --dry-run; add it or leave --full out")
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
-    cluster = Cluster(engine, nodes, gpus_per_node, tuple(engine_set or ()))
+    has_cluster = nodes != 1 or gpus_per_node is not None or bool(engine_set)
+    _refuse_with_engine(engine, has_jobs=has_jobs or processes is not None, has_cluster=has_cluster)
     run_file, changes = run_files[0] if run_files else None, overrides or []
-    if cluster.is_asked_for:
-        cluster.refuse_jobs(has_jobs=has_jobs or processes is not None)
+    if engine is TrainingEngine.VERL:
+        from ragen2.cli.verl import Cluster, train_elsewhere
+
+        cluster = Cluster(nodes, gpus_per_node, tuple(engine_set or ()))
         train_elsewhere(cluster, run_file, changes, out, resume=resume, dry_run=dry_run)
     elif resume is not None:
         has_settings = bool(run_file or changes or out is not None)
@@ -140,6 +166,18 @@ def _print_settings(config: RunConfig, *, full: bool) -> None:
     from ragen2.cli.views.settings import print_settings
 
     print_settings(config, full=full)
+
+
+def _refuse_with_engine(engine: TrainingEngine, *, has_jobs: bool, has_cluster: bool) -> None:
+    if engine is TrainingEngine.OWN and has_cluster:
+        raise ConfigError(
+            "--nodes, --gpus-per-node and --engine-set go with --engine verl; add it or leave them out"
+        )
+    if engine is TrainingEngine.VERL and has_jobs:
+        raise ConfigError(
+            "--engine verl trains one run, and starts its own processes; leave further run files, "
+            "--seeds, --jobs and --processes out"
+        )
 
 
 def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
