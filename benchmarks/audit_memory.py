@@ -2,7 +2,7 @@
 
     python benchmarks/audit_memory.py --gigabytes 1
 
-The log has 200 steps in the form of verl's dumps, 256 prompts a step with 8 replies each until it is
+The log has 200 steps in the form of verl's dumps, 256 prompts per step with 8 replies each until it is
 full, and one broken line in twenty. Dependence on the prompt fades from full to none over the steps.
 """
 

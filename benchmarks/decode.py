@@ -15,13 +15,12 @@ from typing import Any
 
 from ragen2.backends.open import quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
-from ragen2.bench.memory_limit import copy_bandwidth
+from ragen2.bench.device import copy_bandwidth, machine
 from ragen2.bench.rollout import (
     OURS,
     RolloutSize,
     engine_of,
     limit_of,
-    machine,
     open_endless,
     timed_in_turn,
     write_ours,

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from ragen2.diagnostics import dependence, enough_prompts
-from ragen2.diagnostics.sources import TabularSource
 from ragen2.reports.figures import dependence_figure, standalone
 from ragen2.seeding import stream
+from tabular_source import TabularSource
 
 METRICS = ("mi_estimate", "mi_seq_estimate", "retrieval_accuracy")
 

@@ -19,7 +19,11 @@ from typing import Any
 import numpy as np
 
 from ragen2.diagnostics import EarlyWarning, Regime, regime
-from ragen2.diagnostics.training_curves import (
+from ragen2.reports.figures import Chart, chart_figure, standalone
+from ragen2.reports.load import Series
+from ragen2.runs.files import write_atomically
+from ragen2.types import FloatArray
+from training_curves import (
     MEASUREMENTS,
     Fate,
     calibrate,
@@ -28,10 +32,6 @@ from ragen2.diagnostics.training_curves import (
     simulate,
     statistics,
 )
-from ragen2.reports.figures import Chart, chart_figure, standalone
-from ragen2.reports.load import Series
-from ragen2.runs.files import write_atomically
-from ragen2.types import FloatArray
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "early_warning.json"

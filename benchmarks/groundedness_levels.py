@@ -1,7 +1,7 @@
 """Five warm starts of known groundedness: which signals put them in order, and which do not?
 
 The embedded model is trained on the same scripted games at five levels. At level g a reasoning describes
-its own lake with chance g, else some other lake in the same words. Only g differs, so a signal of collapse
+its own lake with chance g, else some other lake in the same wording. Only g differs, so a signal of collapse
 must rise with it. Each model then plays held-out lakes, and everything a trainer might watch is written down.
 
 Run it with `python benchmarks/groundedness_levels.py`; it takes about a minute a model on one core.
@@ -42,11 +42,11 @@ SIGNALS = {
     "mi_estimate": "MI-Est",
     "mi_seq_estimate": "MI-Seq-Est",
     "mi_zscore": "MI-ZScore",
-    "conditional_entropy": "H(Z|X) a token",
-    "conditional_entropy_seq": "H(Z|X) a reasoning",
-    "reasoning_entropy": "H(Z) a token",
-    "reasoning_entropy_seq": "H(Z) a reasoning",
-    "distinct_reasoning_ratio": "distinct reasonings",
+    "conditional_entropy": "H(Z|X) per token",
+    "conditional_entropy_seq": "H(Z|X) per trace",
+    "reasoning_entropy": "H(Z) per token",
+    "reasoning_entropy_seq": "H(Z) per trace",
+    "distinct_reasoning_ratio": "distinct traces",
     "reasoning_tokens": "reasoning tokens",
     "format_validity": "format validity",
     "success": "held-out success",
@@ -133,7 +133,7 @@ def figure(rows: list[dict[str, Any]]) -> str:
     nats = Chart(
         "Entropy and information",
         [line("H(Z|X)", "conditional_entropy"), line("I(X;Z)", "mi_estimate")],
-        unit="nats a token",
+        unit="nats per token",
         floor=0.0,
         across="groundedness, %",
     )

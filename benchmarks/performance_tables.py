@@ -22,7 +22,7 @@ IMAGES = ROOT / "docs" / "images" / "performance"
 NOT_MEASURED = "Not measured yet."
 LABELS = {"cpu": "2 CPU cores", "h200": "one H200"}
 AXES = {
-    "prompts": "prompts a step",
+    "prompts": "prompts per step",
     "group_size": "rollouts of a prompt",
     "turns": "turns of an episode",
     "tokens": "tokens of a reply",

@@ -23,9 +23,9 @@ from ragen2.backends.load import open_tokenizer, pick_device
 from ragen2.backends.open import quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
-from ragen2.bench.memory_limit import wait_for
+from ragen2.bench.device import machine, wait_for
 from ragen2.bench.peer_job import EndlessSampler
-from ragen2.bench.rollout import endless_policy, machine
+from ragen2.bench.rollout import endless_policy
 from ragen2.config import RunConfig, load_run
 from ragen2.runs.files import write_atomically
 from ragen2.trainer.batch import play_batch

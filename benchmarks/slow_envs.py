@@ -2,7 +2,7 @@
 
 Plays DeepCoder with reference solutions, each made new by a comment, in three ways: in lockstep with one step
 after another, with steps in threads, and with threads and two cohorts, as `ragen2 train` does. Sampling is a
-pause of --decode seconds a batch: it stands for a GPU, which leaves the cores alone and takes as long for
+pause of --decode seconds per batch: it stands for a GPU, which leaves the cores alone and takes as long for
 half of a batch. Repeats alternate, the median counts.
 
     python benchmarks/slow_envs.py --episodes 64 --decode 1
@@ -95,7 +95,7 @@ def main() -> None:
             seconds[name].append(took)
             rewards.add(tuple(float(group.rewards_G[0]) for group in groups))
     found = {name: statistics.median(times) for name, times in seconds.items()}
-    told = {
+    figures = {
         "episodes": asked.episodes,
         "decode_s": asked.decode,
         "workers": num_workers(env, asked.workers),
@@ -104,7 +104,7 @@ def main() -> None:
         "cohorts_ratio": round(found["lockstep"] / found["cohorts"], 2),
         "same_rewards": len(rewards) == 1,
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

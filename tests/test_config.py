@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 from ragen2.algorithms import GRPO
 from ragen2.config import (
+    FAMILIES,
     Probe,
     RunConfig,
     Stops,
     apply_override,
+    changed_settings,
+    count_settings,
     dump_config,
     load_config,
     load_run,
     merge,
     parse_config,
     read_toml,
+    recipe_names,
 )
 from ragen2.diagnostics import Collapse, Reward, Surface
 from ragen2.envs import Bandit, FrozenLake
@@ -497,3 +501,37 @@ def test_a_dual_clip_that_would_cut_every_bad_token_is_refused(value):
         f"algorithm.dual_clip: must be 0 (off) or above 1, got {value:g}; 3 is usual"
     ]
     parse_config(RunConfig, {"algorithm": {"dual_clip": 3.0}})
+
+
+def test_a_run_of_defaults_has_no_changed_settings():
+    assert changed_settings(RunConfig()) == {}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_changed_settings_of_a_recipe_give_the_same_run(name):
+    config = load_run(Path(name))
+    changed = changed_settings(config)
+    assert parse_config(RunConfig, changed) == config
+    everything = config.model_dump(mode="json", exclude_none=True)
+    assert count_settings(changed) < 0.2 * count_settings(everything)
+
+
+@pytest.mark.parametrize("family", ["env", "filter", "algorithm"])
+def test_another_kind_with_its_own_defaults_is_one_changed_setting(family):
+    default = RunConfig.model_fields[family].get_default(call_default_factory=True)
+    for kind in FAMILIES[family].kinds():
+        try:
+            config = parse_config(RunConfig, {family: {"kind": kind}})
+        except ConfigError:  # a kind that cannot do without settings of its own
+            continue
+        expected = {} if kind == default.kind else {family: {"kind": kind}}
+        assert changed_settings(config) == expected
+
+
+def test_a_changed_list_of_components_is_shown_whole():
+    config = parse_config(
+        RunConfig, {"diagnostics": [{"kind": "surface"}, {"kind": "collapse", "max_traces": 9}]}
+    )
+    assert changed_settings(config) == {
+        "diagnostics": [{"kind": "surface"}, {"kind": "collapse", "max_traces": 9}]
+    }

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from command_line import start_program
 from ragen2 import reference
 from ragen2.cli.app import app
-from ragen2.config import FAMILIES, RunConfig
+from ragen2.config import FAMILIES, RunConfig, default_run_file
 from ragen2.reference import board_pictures
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -336,6 +336,17 @@ def test_the_environment_in_extending_is_the_one_of_the_example():
     code = block.text.partition("\n")[2]
     assert code in (ROOT / "examples" / "05_write_an_env.py").read_text()
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
+
+
+def test_the_page_starts_with_fifteen_settings_among_them_all_that_the_default_run_sets():
+    default = tomllib.loads(default_run_file().read_text())
+    tables = {name: value for name, value in default.items() if isinstance(value, dict)}
+    paths = {name for name in default if name not in tables}
+    paths |= {f"{table}.{name}" for table, values in tables.items() for name in values}
+    assert paths <= set(reference.CHANGED_MOST)
+    assert len(reference.CHANGED_MOST) == 15
+    rows = re.findall(r"^\| `([\w.]+)` \|", (DOCS / reference.PAGE).read_text(), re.MULTILINE)
+    assert tuple(rows[:15]) == reference.CHANGED_MOST
 
 
 def test_the_run_file_page_is_up_to_date():

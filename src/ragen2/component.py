@@ -175,8 +175,8 @@ def load_plugin(name: str) -> None:
         except BaseException as error:
             del sys.modules[module_name]  # a plug-in that failed must not pass for loaded next time
             if isinstance(error, SyntaxError | ImportError | PydanticUserError):
-                told = " ".join(str(error).partition("\n")[0].split())
-                raise ConfigError(f"plugin file {name} cannot be imported: {told}") from error
+                message = " ".join(str(error).partition("\n")[0].split())
+                raise ConfigError(f"plugin file {name} cannot be imported: {message}") from error
             raise
         return
     try:

@@ -353,7 +353,7 @@ def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
 
 
 def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
-    """Check a dictionary against a configuration model; all mistakes are reported, one a line."""
+    """Check a dictionary against a configuration model; all mistakes are reported, one per line."""
     mistakes: list[str] = []
     load_installed_plugins()
     plugins = data.get("plugins", ())
@@ -378,6 +378,51 @@ def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
 def dump_config(config: BaseModel) -> str:
     """The resolved configuration as TOML that ``load_config`` reads back to the same value."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def changed_settings(config: BaseModel) -> dict[str, Any]:
+    """The settings that differ from their defaults, as tables that ``parse_config`` reads back.
+
+    A component's table is held against the defaults of its kind, and names the kind.
+    """
+    return _changed(config, _defaults(type(config)))
+
+
+def count_settings(tables: Any) -> int:
+    """Values in a configuration's tables; one in a list of tables counts in each of them."""
+    if isinstance(tables, Mapping):
+        return sum(map(count_settings, tables.values()))
+    if isinstance(tables, list) and any(isinstance(one, Mapping) for one in tables):
+        return sum(map(count_settings, tables))
+    return 1
+
+
+def _changed(config: BaseModel, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    dumped = config.model_dump(mode="json", exclude_none=True)
+    found: dict[str, Any] = {}
+    for name, default in defaults.items():
+        value = getattr(config, name)
+        if name not in dumped or value == default:
+            continue
+        if isinstance(value, Component):
+            found[name] = _changed_component(value)
+        elif isinstance(value, BaseModel) and isinstance(default, BaseModel):
+            found[name] = _changed(value, dict(default))
+        elif isinstance(value, tuple) and any(isinstance(one, Component) for one in value):
+            found[name] = [_changed_component(one) for one in value]
+        else:
+            found[name] = dumped[name]
+    return found
+
+
+def _changed_component(component: Component) -> dict[str, Any]:
+    kind = component.model_dump()["kind"]
+    return {"kind": kind, **_changed(component, _defaults(type(component)))}
+
+
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    fields = model.model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields}
 
 
 def _build(family: type[Component], value: Any, name: str) -> Any:

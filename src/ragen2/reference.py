@@ -37,14 +37,43 @@ METRICS_PAGE = "metrics.md"
 ENVIRONMENTS_PAGE = "environments.md"
 METRICS = Path(metric_words.__file__).with_name(metric_words.FILE)
 COLLAPSE = "collapse/first_turn/"
+CHANGED_MOST = (
+    "steps",
+    "seed",
+    "env.kind",
+    "env.observation",
+    "model.path",
+    "rollout.prompts",
+    "rollout.group_size",
+    "rollout.max_tokens",
+    "filter.kind",
+    "filter.mass",
+    "algorithm.kind",
+    "learner.lr",
+    "learner.minibatches",
+    "evaluation.every",
+    "evaluation.tasks",
+)
+"""What recipes, experiments and the commands of the docs set most often."""
 INTRODUCTION = """\
 # Run file
 
 This page is made by `make docs` from the settings in the code; do not edit it.
 
-A run file is a TOML file. Each table below is a table of the file; a setting that is left out has its
-default. An unknown name, a wrong type or a value out of range is an error, and all mistakes of a file are
-reported at once, each on its own line.
+A run file says what is trained, on what and how. These are the settings that people change; all others are
+further down, table by table.
+
+{changed_most}
+`env.observation` and `filter.mass` are those of the default kinds; other kinds have settings of their own.
+
+A run file is a TOML file, and each table below is a table of the file. The embedded default, which
+`ragen2 train` uses without a file:
+
+```toml
+{default}```
+
+A setting that is left out has its default. An unknown name, a wrong type or a value out of range is an
+error, and all mistakes of a file are reported at once, each on its own line.
 
 - `--set path=value` overrides one setting: `--set filter.mass=0.8`. The value is TOML; what is not TOML
   is taken as text.
@@ -52,13 +81,9 @@ reported at once, each on its own line.
   over it. A table whose `kind` changes replaces the old table whole.
 - `kind` chooses a member of a family (`env`, `filter`, `algorithm`, `diagnostics`); the other settings of
   the table are those of that member. [extending.md](extending.md) says how to add one.
-- `--dry-run` prints the whole resolved file and trains nothing. The same text is saved as `run.toml` in
-  the run directory, and reproduces the run.
-
-The embedded default, which `ragen2 train` uses without a file:
-
-```toml
-{default}```
+- `--dry-run` prints the settings that differ from their defaults and trains nothing; `--dry-run --full`
+  prints every setting. Either output is a run file that gives the same run. The full one is saved as
+  `run.toml` in the run directory.
 """
 WARMSTART = """\
 ## Warm-start recipe
@@ -105,7 +130,8 @@ def main() -> None:
 
 def run_file_page() -> str:
     """The whole page as Markdown."""
-    parts = [INTRODUCTION.format(default=default_run_file().read_text(encoding="utf-8"))]
+    default = default_run_file().read_text(encoding="utf-8")
+    parts = [INTRODUCTION.format(changed_most=_changed_most(), default=default)]
     parts.append(f"## Top level\n\n{_table(RunConfig)}")
     for name, field in RunConfig.model_fields.items():
         family, inner = FAMILIES.get(name), _inner_model(field)
@@ -120,6 +146,21 @@ def run_file_page() -> str:
         if inner is not None and name not in shared:
             parts.append(f"### `[{name}]`\n\n{_first_line(inner)}\n\n{_table(inner)}")
     return "\n".join(parts)
+
+
+def _changed_most() -> str:
+    """One row for each setting of ``CHANGED_MOST``."""
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for path in CHANGED_MOST:
+        table, _, name = path.rpartition(".")
+        field = RunConfig.model_fields[table or name]
+        model = type(field.get_default(call_default_factory=True)) if table else RunConfig
+        setting = model.model_fields[name]
+        meaning = f"{field.description}; see [`[{table}]`](#{table})"
+        if name != "kind":
+            meaning = _meaning(setting)
+        rows.append(f"| `{path}` | `{_default(setting)}` | {_cell(meaning)} |")
+    return "\n".join(rows) + "\n"
 
 
 def metrics_file(page: str) -> str:
@@ -182,7 +223,7 @@ def pictures(grounded: Run, ungrounded: Run) -> dict[str, list[Figure]]:
         (run.series(f"{COLLAPSE}conditional_entropy", name), run.series(f"{COLLAPSE}mi_estimate"))
         for name, run in runs.items()
     ]
-    entropy = compare("Entropy H(Z|X)", "conditional_entropy", unit="nats a token")
+    entropy = compare("Entropy H(Z|X)", "conditional_entropy", unit="nats per token")
     retrieval = compare(
         "Retrieval accuracy", "retrieval_accuracy", levels=[("chance", chance)], ceiling=1.0
     )
@@ -208,14 +249,18 @@ def _family(name: str, family: type[Component], field: FieldInfo) -> Iterator[st
 
 
 def _table(model: type[BaseModel]) -> str:
-    """One row a setting; settings that are tables of their own have their own section."""
+    """One row per setting; settings that are tables of their own have their own section."""
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
         is_table = name in FAMILIES or _inner_model(field) is not None
         if name != "kind" and not is_table:
             cells = (f"`{name}`", _type(field), f"`{_default(field)}`", _meaning(field))
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(rows) + "\n" if len(rows) > 2 else "No settings.\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _meaning(field: FieldInfo) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
+import many_runs as script
 from ragen2.config import RunConfig
 from ragen2.trainer.jobs.run import run_jobs
 
@@ -17,17 +17,8 @@ ROOT = Path(__file__).parents[2]
 TRAINEE = (sys.executable, str(ROOT / "tests" / "trainer" / "trainee.py"))
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = ROOT / "benchmarks" / "many_runs.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def calls(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
     """The seeds and the number at once of every call; a stand-in is trained."""
     found = []
 
@@ -40,7 +31,7 @@ def calls(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[lis
     return found
 
 
-def test_one_is_timed_and_then_all_at_once(script, calls, monkeypatch) -> None:
+def test_one_is_timed_and_then_all_at_once(calls, monkeypatch) -> None:
     ticks = iter([10.0, 14.0, 20.0, 30.0])
     monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     config = RunConfig(seed=5, steps=1)
@@ -51,6 +42,6 @@ def test_one_is_timed_and_then_all_at_once(script, calls, monkeypatch) -> None:
     assert (found["jobs"], found["steps"], found["mps"]) == (3, 1, False)
 
 
-def test_a_failed_run_is_no_measurement(script, calls) -> None:
+def test_a_failed_run_is_no_measurement(calls) -> None:
     with pytest.raises(SystemExit, match="seed1 failed: RuntimeError: it broke"):
         script.measure(RunConfig(seed=0, steps=1), 2, mps=False)

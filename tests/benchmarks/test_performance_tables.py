@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = ROOT / "benchmarks" / "performance_tables.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import performance_tables as script
 
 
 def point(axis: str, value: object, rollout: float, update: float) -> dict[str, object]:
@@ -32,12 +20,12 @@ def point(axis: str, value: object, rollout: float, update: float) -> dict[str, 
     }
 
 
-def test_the_page_is_up_to_date_with_the_results(script):
+def test_the_page_is_up_to_date_with_the_results():
     page = script.PAGE.read_text(encoding="utf-8")
     assert page == script.filled(page), "run python benchmarks/performance_tables.py"
 
 
-def test_the_pictures_are_up_to_date(script):
+def test_the_pictures_are_up_to_date():
     for label in script.labels("scaling"):
         found = json.loads((script.RESULTS / f"scaling_{label}.json").read_text())
         for number, row in enumerate(script.plots(found), start=1):
@@ -45,7 +33,7 @@ def test_the_pictures_are_up_to_date(script):
             assert saved == script.standalone(row), "run python benchmarks/performance_tables.py"
 
 
-def test_the_plots_of_every_machine_are_linked(script, tmp_path):
+def test_the_plots_of_every_machine_are_linked(tmp_path):
     (tmp_path / "scaling_h200.json").write_text("{}")
     first, second = script.pictures(tmp_path).split("\n\n")
     assert first == (
@@ -55,17 +43,17 @@ def test_the_plots_of_every_machine_are_linked(script, tmp_path):
     assert second.endswith("over tokens, model](images/performance/scaling-h200-2.svg)")
 
 
-def test_a_benchmark_without_results_says_so(script, tmp_path):
+def test_a_benchmark_without_results_says_so(tmp_path):
     page = script.filled(script.PAGE.read_text(encoding="utf-8"), tmp_path)
     assert page.count(f"-->\n{script.NOT_MEASURED}\n<!--") == len(script.TABLES) + 1
 
 
-def test_a_page_without_a_place_for_a_table_is_an_error(script):
+def test_a_page_without_a_place_for_a_table_is_an_error():
     with pytest.raises(ValueError, match="no place for rollout"):
         script.filled("# Performance")
 
 
-def test_what_a_file_name_begins_with_names_the_machine(script, tmp_path):
+def test_what_a_file_name_begins_with_names_the_machine(tmp_path):
     (tmp_path / "trl_h200_512.json").write_text("{}")
     (tmp_path / "trl_cpu.json").write_text("{}")
     (tmp_path / "trl_moon.json").write_text("{}")
@@ -74,7 +62,7 @@ def test_what_a_file_name_begins_with_names_the_machine(script, tmp_path):
     assert labels == ["2 CPU cores", "one H200", "moon"]
 
 
-def test_the_rollout_table_divides_ours_by_theirs(script):
+def test_the_rollout_table_divides_ours_by_theirs():
     ways = {"ours": {"tokens_per_second": 3000.0}, "generate": {"tokens_per_second": 1200.0}}
     one = {"model": "a/b", "dtype": "float32", "sequences": 8, "ways": ways}
     assert script.rollout_table([("here", one)]).splitlines()[1:] == [
@@ -84,7 +72,7 @@ def test_the_rollout_table_divides_ours_by_theirs(script):
     ]
 
 
-def test_the_trl_table_marks_the_fastest_way_and_names_one_that_fails(script):
+def test_the_trl_table_marks_the_fastest_way_and_names_one_that_fails():
     sides = {"theirs": {"seconds_a_token": 4e-5}, "ours": {"seconds_a_token": 1e-5}, "ratio": 4.0}
     ways = {"generate": sides, "continuous": {"failed": "RuntimeError: no"}}
     one = {"model": "tiny", "ways": ways, "fastest": "generate"}
@@ -94,7 +82,7 @@ def test_the_trl_table_marks_the_fastest_way_and_names_one_that_fails(script):
     ]
 
 
-def test_the_step_table_has_a_column_for_every_phase(script):
+def test_the_step_table_has_a_column_for_every_phase():
     one = {
         "model": "tiny",
         "seconds": 2.0,
@@ -110,16 +98,16 @@ def test_the_step_table_has_a_column_for_every_phase(script):
     ]
 
 
-def test_the_scaling_table_compares_the_last_value_with_the_first(script):
+def test_the_scaling_table_compares_the_last_value_with_the_first():
     points = [point("prompts", 2, 1.0, 2.0), point("prompts", 8, 3.0, 10.0)]
     points += [point("model", "small", 1.0, 1.0), point("model", "large", 2.0, 5.0)]
     assert script.scaling_table([("here", {"points": points})]).splitlines()[2:] == [
-        "| here | prompts a step | 2 to 8 | 4 | 3.0 | 5.0 |",
+        "| here | prompts per step | 2 to 8 | 4 | 3.0 | 5.0 |",
         "| here | million parameters | 1 to 4 | 4 | 2.0 | 5.0 |",
     ]
 
 
-def test_the_decode_table_shows_the_share_of_the_limit(script):
+def test_the_decode_table_shows_the_share_of_the_limit():
     one = {
         "model": "tiny",
         "points": [
@@ -136,7 +124,7 @@ def test_the_decode_table_shows_the_share_of_the_limit(script):
     ]
 
 
-def test_the_agreement_table_leaves_out_what_was_not_compared(script):
+def test_the_agreement_table_leaves_out_what_was_not_compared():
     gap = {"mean": 0.012, "largest": 0.3}
     greedy = {"equal_sequences": 127, "sequences": 128}
     base = {"model": "tiny", "dtype": "bfloat16", "logprob_gap": gap}
@@ -147,7 +135,7 @@ def test_the_agreement_table_leaves_out_what_was_not_compared(script):
     ]
 
 
-def test_the_memory_table_says_whether_an_update_can_be_repeated(script):
+def test_the_memory_table_says_whether_an_update_can_be_repeated():
     one = {"tokens": 32_768, "vocabulary": 49_152, "padding": 0.031, "seconds": 0.268}
     found = [
         ("a", {**one, "peak_gib": 4.84, "is_reproducible": True}),
@@ -159,7 +147,7 @@ def test_the_memory_table_says_whether_an_update_can_be_repeated(script):
     ]
 
 
-def test_plots_are_valid_pictures_of_all_settings(script):
+def test_plots_are_valid_pictures_of_all_settings():
     points = [point(axis, n, n, 2 * n) for axis in script.AXES for n in (1, 2, 4)]
     rows = script.plots({"points": points})
     assert [len(row) for row in rows] == [len(row) for row in script.ROWS]

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
-
+import reproducing_tables as script
 from ragen2.experiments.grid import experiment_names, load_grid
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = ROOT / "benchmarks" / "reproducing_tables.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def result(**claims: tuple[float, float | None, float | None]) -> dict[str, Any]:
@@ -47,12 +33,12 @@ def save(folder: Path, name: str, data: dict[str, Any]) -> None:
     (folder / name / "table.json").write_text(json.dumps(data))
 
 
-def test_the_page_is_up_to_date_with_the_results(script):
+def test_the_page_is_up_to_date_with_the_results():
     text = script.PAGE.read_text()
     assert script.page_text(text) == text, "run python benchmarks/reproducing_tables.py"
 
 
-def test_every_experiment_has_a_section(script):
+def test_every_experiment_has_a_section():
     assert sorted(script.ORDER) == experiment_names()
     text = script.page_text(script.PAGE.read_text())
     for name in script.ORDER:
@@ -60,7 +46,7 @@ def test_every_experiment_has_a_section(script):
         assert f"$ ragen2 experiment {name} --scale " in text
 
 
-def test_every_number_of_the_paper_has_a_row_that_says_not_run_without_results(script, tmp_path):
+def test_every_number_of_the_paper_has_a_row_that_says_not_run_without_results(tmp_path):
     for name in script.ORDER:
         rows = list(script.paper_rows(load_grid(name), script.load_results(name, tmp_path)))
         assert len(rows) == len(load_grid(name).claims) > 0
@@ -68,7 +54,7 @@ def test_every_number_of_the_paper_has_a_row_that_says_not_run_without_results(s
     assert script.overview(tmp_path) == "No results yet."
 
 
-def test_a_measured_row_has_its_interval_and_its_verdict(script, tmp_path):
+def test_a_measured_row_has_its_interval_and_its_verdict(tmp_path):
     save(
         tmp_path,
         "level-tiny",
@@ -101,14 +87,14 @@ def test_a_measured_row_has_its_interval_and_its_verdict(script, tmp_path):
     assert [(row[2], row[5]) for row in none] == [("tiny", "different"), ("small", "not run")]
 
 
-def test_a_section_tells_where_its_numbers_come_from(script, tmp_path):
+def test_a_section_tells_where_its_numbers_come_from(tmp_path):
     save(tmp_path, "level-tiny", result())
     text = script.section("level", tmp_path)
     assert "- tiny: 1 of 2 cells finished; commit 0123456789 on 2 cores of Some CPU;" in text
     assert "results/experiments/level-tiny/table.md" in text
 
 
-def test_the_machines_that_made_the_runs_go_before_the_one_that_wrote_the_table(script, tmp_path):
+def test_the_machines_that_made_the_runs_go_before_the_one_that_wrote_the_table(tmp_path):
     made_on = [
         {"commit": "aa", "machine": {"processor": "P", "cores": 16, "gpus": ["G"]}, "runs": 2},
         {"commit": "", "machine": None, "runs": 1},  # from before runs told
@@ -118,7 +104,7 @@ def test_the_machines_that_made_the_runs_go_before_the_one_that_wrote_the_table(
     assert "1 of 2 cells finished; commit aa on G, 16 cores of P; [table]" in text
 
 
-def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
+def test_the_overview_counts_verdicts_and_starts(tmp_path):
     claims = {
         "prompt_less_trajectory__Sokoban__success": (5.0, 1.0, 9.0),
         "prompt_less_none__Sokoban__success": (1.0, -2.0, 4.0),
@@ -134,7 +120,7 @@ def test_the_overview_counts_verdicts_and_starts(script, tmp_path):
     assert table[-1] == "| tiny | 1 of 17 | 1 | 1 | 0 | 0 | 0 | 2 | 2 |"
 
 
-def test_finished_runs_that_do_not_give_a_number_are_not_called_not_run(script, tmp_path):
+def test_finished_runs_that_do_not_give_a_number_are_not_called_not_run(tmp_path):
     data = result()
     for cell in data["cells"]:
         cell["state"] = "done"

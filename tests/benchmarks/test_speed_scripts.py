@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
+from importlib import import_module
 
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[2]
-
-
-def load(name: str) -> ModuleType:
-    path = ROOT / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +18,7 @@ def one_thread():
 
 
 def test_a_step_of_the_scaling_script_has_exactly_the_size_it_is_told():
-    script = load("scaling")
+    script = import_module("scaling")
     work = script.Work("tiny", prompts=2, group_size=3, turns=2, tokens=5)
     found = script.timed_steps(work, *script.random_agent("tiny", "cpu"), repeats=1)
     assert found["sampled_tokens"] == found["trained_tokens"] == 2 * 3 * 2 * 5
@@ -41,7 +27,7 @@ def test_a_step_of_the_scaling_script_has_exactly_the_size_it_is_told():
 
 
 def test_an_axis_changes_one_setting_of_the_base(monkeypatch):
-    script = load("scaling")
+    script = import_module("scaling")
     seen = []
     monkeypatch.setattr(script, "timed_steps", lambda work, *_: seen.append(work) or {})
     base = script.BASE["cpu"]
@@ -57,7 +43,7 @@ def test_an_axis_changes_one_setting_of_the_base(monkeypatch):
 def test_the_large_shapes_are_those_of_smollm2(name, millions):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = load("scaling").SHAPES[name]
+    shape = import_module("scaling").SHAPES[name]
     config = LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -73,12 +59,12 @@ def test_the_large_shapes_are_those_of_smollm2(name, millions):
 
 
 def test_decode_makes_groups_of_sixteen_where_it_can():
-    sizes = load("decode").sizes([1, 16, 512], 86, 128)
+    sizes = import_module("decode").sizes([1, 16, 512], 86, 128)
     assert [(size.sequences, size.prompts) for size in sizes] == [(1, 1), (16, 1), (512, 32)]
 
 
 def test_a_point_of_decode_compares_with_its_own_limit(capsys):
-    script = load("decode")
+    script = import_module("decode")
     policy = script.open_endless("ragen2-tiny", "cpu", "auto")
     size = script.RolloutSize(sequences=2, prompts=1, prompt_tokens=4, new_tokens=3)
     found = script.point(policy, size, 1e9, 1)

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "update_memory.py"
-
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("update_memory", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import update_memory as script
 
 
 @pytest.mark.parametrize("option", ["--checkpointing=on", "--padded"])
 def test_one_line_of_figures(
-    script: Any,
     option: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -46,7 +32,7 @@ def test_one_line_of_figures(
     assert found["is_reproducible"] is True
 
 
-def test_samples_have_the_tokens_asked_for_and_no_more_than_the_longest(script: Any) -> None:
+def test_samples_have_the_tokens_asked_for_and_no_more_than_the_longest() -> None:
     samples = script.make_samples(1000, 50, 90)
     assert sum(len(one.ids_T) for one in samples) == 1000
     assert max(len(one.ids_T) for one in samples) <= 90

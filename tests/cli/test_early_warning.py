@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from command_line import Done, checkpoints, records, settings
-from ragen2.cli.views.live import View
+from ragen2.cli.views.live import LiveView
 from ragen2.config import RunConfig
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -59,7 +59,7 @@ def shown(tmp_path: Path) -> Callable[..., str]:
 
     def show(*seen: StepRecord) -> str:
         console = Console(record=True, width=160, force_terminal=False)
-        view = View(RunConfig(), console, RunDirectory.create(tmp_path / "run", ""))
+        view = LiveView(RunConfig(), console, RunDirectory.create(tmp_path / "run", ""))
         view.records.extend(seen)
         console.print(view.render())
         return console.export_text()

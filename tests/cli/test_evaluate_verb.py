@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.cli.evaluate import evaluation_config, print_verdict, write_json
+from ragen2.cli.evaluate import evaluation_config, write_verdict
+from ragen2.cli.views.evaluate import print_verdict
 from ragen2.config import RunConfig, dump_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.errors import ConfigError, RunError
@@ -96,7 +97,7 @@ def test_one_scope_needs_no_second_table(capsys):
 
 def test_the_json_holds_metrics_and_absences(tmp_path):
     verdict = Assessment({"eval/success": 0.5}, None, {"collapse/turns": "none"})
-    write_json(tmp_path / "found.json", "model", verdict)
+    write_verdict(tmp_path / "found.json", "model", verdict)
     assert json.loads((tmp_path / "found.json").read_text()) == {
         "model": "model",
         "regime": None,
@@ -104,4 +105,4 @@ def test_the_json_holds_metrics_and_absences(tmp_path):
         "absent": {"collapse/turns": "none"},
     }
     with pytest.raises(RunError, match=r"--json .* cannot be written: No such file"):
-        write_json(tmp_path / "gone" / "found.json", "model", verdict)
+        write_verdict(tmp_path / "gone" / "found.json", "model", verdict)

@@ -116,7 +116,7 @@ def read_terminal(handle: int) -> bytes:
 
 
 def test_a_dry_run_shows_every_job_and_writes_nothing(program: Program, tmp_path: Path) -> None:
-    done = program("train", "--seeds", "2", "--out", "out", "--dry-run")
+    done = program("train", "--seeds", "2", "--out", "out", "--dry-run", "--full")
     assert (done.returncode, done.stderr) == (0, "")
     found = [line for line in done.stdout.splitlines() if line.startswith(("# ", "seed = "))]
     assert found == [f"# {NAME}-seed0", "seed = 0", f"# {NAME}-seed1", "seed = 1"]
@@ -143,7 +143,9 @@ def test_settings_that_differ_from_those_of_the_folder_are_refused(
 ) -> None:
     run = tmp_path / "out" / f"{NAME}-seed0"
     run.mkdir(parents=True)
-    (run / "run.toml").write_text(program("train", "--dry-run", *settings("steps=3")).stdout)
+    (run / "run.toml").write_text(
+        program("train", "--dry-run", "--full", *settings("steps=3")).stdout
+    )
     line = (
         f"out/{NAME}-seed0 was trained with other settings: steps is 3 there and 4 now; "
         "choose another --out"

@@ -25,5 +25,5 @@ def test_the_folder_opens_as_a_model_and_carries_a_card(tmp_path: Path) -> None:
     config = WarmstartConfig(steps=2, batch=2)
     said = tomllib.loads((tmp_path / "warm/warmstart.toml").read_text())
     assert said == tomllib.loads(dump_config(config))
-    (loss,) = re.findall(r"step 2/2  loss ([\d.]+) nats a token", done.output)
+    (loss,) = re.findall(r"step 2/2  loss ([\d.]+) nats per token", done.output)
     assert (tmp_path / "warm/README.md").read_text() == warmstart_card(config, float(loss))

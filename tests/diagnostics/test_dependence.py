@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import measure
-from ragen2.diagnostics.sources import TabularSource
 from ragen2.diagnostics.statistics.dependence import DependenceRow, dependence, enough_prompts
 from ragen2.errors import ConfigError
+from tabular_source import TabularSource
 
 
 def batch(prompts: int = 16, each: int = 4, groundedness: float = 0.5):

@@ -7,9 +7,9 @@ import pytest
 
 from ragen2.diagnostics.metrics.mutual_information import metrics_of
 from ragen2.diagnostics.metrics.trace_statistics import trace_statistics
-from ragen2.diagnostics.sources import TabularSource
 from ragen2.diagnostics.statistics.jackknife import prompt_influence, statistics_without_each
 from ragen2.types import ScoreMatrix
+from tabular_source import TabularSource
 
 
 def batch(groundedness: float = 0.5, prompts: int = 6, each: int = 3) -> ScoreMatrix:

@@ -13,7 +13,6 @@ from ragen2.backends.load import open_tokenizer
 from ragen2.config import dump_config, load_run
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError
-from ragen2.integrations.verl.estimate import GIB, Shape, Work, estimate, table
 from ragen2.integrations.verl.sampling import completion_of
 from ragen2.integrations.verl.tasks import TaskDataset
 from ragen2.integrations.verl.translate import Job, translate
@@ -213,22 +212,6 @@ def test_an_end_of_message_and_a_cut_reply_are_told_apart(tokenizer):
     assert ended.finish is Finish.EOS
     assert ended.ids_T[-1] == eos
     assert completion_of(ids, [0.0] * len(ids), ("</answer>",), tokenizer).finish is Finish.LENGTH
-
-
-def test_estimates_of_a_model_that_can_be_done_by_hand():
-    shape = Shape("one", 1e9, 10, 1000, 100, 1000)
-    work = Work(episodes=10, tokens=100, written=50, kept=0.5, micro_tokens=100)
-    one = estimate(shape, 2, work)
-    assert one.state * GIB == pytest.approx(16e9 / 2)
-    assert one.served * GIB == pytest.approx(2e9)
-    assert one.cache * GIB == pytest.approx(2 * 2 * 10 * 100 * 100 * 10 / 2)
-    assert one.update == pytest.approx(8 * 1e9 * 500 / (2 * 989e12 * 0.35))
-    assert one.scored == pytest.approx(one.update / 4)
-
-
-def test_the_page_shows_the_computed_table():
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in page
 
 
 READ_BY_THE_JOB = {

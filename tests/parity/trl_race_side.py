@@ -7,13 +7,14 @@ import torch
 
 from ragen2.backends.load import open_model
 from ragen2.backends.open import quiet_transformers
+from ragen2.bench.peer_job import PeerJob
 from ragen2.bench.rollout import endless_policy
-from ragen2.bench.trl import PeerJob, race
+from ragen2.bench.trl import race
 
 PROMPTS, GROUP, TOKENS, STEPS = 2, 4, 6, 3
 
 
-def main(way: str) -> None:
+def main(mode: str) -> None:
     quiet_transformers()
     torch.set_num_threads(1)
     policy = endless_policy(*open_model("ragen2-tiny", device="cpu"))
@@ -34,13 +35,13 @@ def main(way: str) -> None:
             (seed, policy.tokenizer.encode(f"go {seed} down")) for seed in range(PROMPTS * STEPS)
         ],
         reward=reward,
-        prompts_a_step=PROMPTS,
+        prompts_per_step=PROMPTS,
         group_size=GROUP,
         max_tokens=TOKENS,
         temperature=1.0,
         lr=1e-3,
     )
-    laps = race(policy, job, way, our_step=our_step)
+    laps = race(policy, job, mode, our_step=our_step)
     after = policy.network.state_dict()
     told = {
         "seeds": asked,

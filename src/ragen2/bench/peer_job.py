@@ -1,13 +1,13 @@
 """A single-turn job that another framework's trainer can do as well: for the benchmark of the step.
 
 Both sides get the same prompts, write the same number of tokens, pay the same rewards and make one optimiser
-step a batch, so that seconds a trained token can be compared.
+step per batch, so that seconds per trained token can be compared.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,47 @@ SAME = (
 def peer_config(run_file: Path | None, overrides: Sequence[str]) -> RunConfig:
     """The run file with one turn, one optimiser step, plain GRPO, no filter and no diagnostics."""
     return load_run(run_file, [*overrides, *SAME])
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJob:
+    """What TRL is asked to do. ``reward`` takes seeds and written ids, one of each per completion."""
+
+    prompts: Sequence[tuple[int, Sequence[int]]]
+    """Seed and prompt ids of every task, all steps one after another."""
+    reward: Callable[[Sequence[int], Sequence[Sequence[int]]], list[float]]
+    prompts_per_step: int
+    group_size: int
+    max_tokens: int
+    temperature: float
+    lr: float
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Mean length of the prompts."""
+        return sum(len(ids) for _, ids in self.prompts) / len(self.prompts)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the prompts suffice for."""
+        return len(self.prompts) // self.prompts_per_step
+
+
+def peer_job(config: RunConfig, sampler: Sampler, steps: int) -> PeerJob:
+    """The tasks of the first ``steps`` steps of our own run, as another trainer takes them."""
+    return PeerJob(
+        prompts=[
+            task
+            for step in range(1, steps + 1)
+            for task in prompts_of(config, sampler, step).items()
+        ],
+        reward=lambda seeds, replies: rewards_of(config, sampler, seeds, replies),
+        prompts_per_step=config.rollout.prompts,
+        group_size=config.rollout.group_size,
+        max_tokens=config.rollout.max_tokens,
+        temperature=config.rollout.temperature,
+        lr=config.learner.lr,
+    )
 
 
 def our_step(config: RunConfig, sampler: Sampler, learner: Learner, step: int) -> int:
@@ -86,7 +127,7 @@ class EndlessSampler(SamplerOver):
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """As asked, but for the stop strings."""
-        return self.sampler.sample(requests, dataclasses.replace(params, stop=()))
+        return self.sampler.sample(requests, replace(params, stop=()))
 
 
 class _Written(SamplerOver):

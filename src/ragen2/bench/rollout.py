@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from transformers import GenerationConfig
 
 from ragen2.backends.load import open_model, pick_device
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EngineChoice, Precision
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.bench.memory_limit import DecodeLimit, decode_limit, wait_for
+from ragen2.bench.device import DecodeLimit, decode_limit, wait_for
 from ragen2.bench.score import naive_score
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair, Request, SamplingParams
@@ -176,31 +174,31 @@ class Generate:
 
 
 def rollout_costs(policy: HFPolicy, size: RolloutSize, *, repeats: int) -> dict[str, RolloutCost]:
-    """Every way once to warm up, then ``repeats`` times in turn, on new prompts each round.
+    """Every sampler once to warm up, then ``repeats`` times in turn, on new prompts each round.
 
     In turn, so that a machine that slows down meanwhile slows all of them.
     """
     generate = Generate(policy.network, policy.dtype)
-    ways: dict[str, Callable[[Sequence[Request]], object]] = {
+    samplers: dict[str, Callable[[Sequence[Request]], object]] = {
         OURS: partial(write_ours, policy, tokens=size.new_tokens),
         DYNAMIC: partial(generate, tokens=size.new_tokens),
     }
     if policy.device.type == "cuda":
-        ways[STATIC] = partial(generate, tokens=size.new_tokens, cache="static")
-    return timed_in_turn(policy, ways, size, repeats)
+        samplers[STATIC] = partial(generate, tokens=size.new_tokens, cache="static")
+    return timed_in_turn(policy, samplers, size, repeats)
 
 
 def timed_in_turn(
     policy: HFPolicy,
-    ways: Mapping[str, Callable[[Sequence[Request]], object]],
+    samplers: Mapping[str, Callable[[Sequence[Request]], object]],
     size: RolloutSize,
     repeats: int,
 ) -> dict[str, RolloutCost]:
-    """Seconds of each way; round 0 is kept apart as the first time."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    """Seconds of each sampler; round 0 is kept apart as the first time."""
+    seconds: dict[str, list[float]] = {name: [] for name in samplers}
     for round_ in range(repeats + 1):
         requests = draw_requests(policy, size, round_)
-        for name, write in ways.items():
+        for name, write in samplers.items():
             wait_for(policy.device)
             started = time.perf_counter()
             write(requests)
@@ -271,17 +269,6 @@ def engine_of(policy: HFPolicy) -> str:
     """What writes: the name of an engine of ours, or why Hugging Face's code does."""
     engine = policy.engine
     return f"plain, because {engine}" if isinstance(engine, str) else type(engine).__name__
-
-
-def machine(device: torch.device) -> dict[str, str | int]:
-    """What the figures were measured on."""
-    is_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if is_gpu else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 def _common_length(one: IntArray, other: IntArray) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import statistics
 import threading
 import time
@@ -16,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.bench.device import machine, wait_for
+from ragen2.envs import FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import ChatTokenizer, Pair
 from ragen2.rollout.context import system_message, turn_message
@@ -27,9 +27,14 @@ from ragen2.scoring import Trace
 from ragen2.seeding import stream
 from ragen2.types import FloatArray
 
+TRACES = 64
+"""Reasoning traces that are cross-scored."""
+NAIVE_ROWS = {"cpu": 8, "cuda": 64}
+"""Pairs in one naive forward pass: as many as pay, since logits of the whole vocabulary are held."""
+
 
 def expert_traces(env: Env, tokenizer: ChatTokenizer, *, prompts: int, traces: int) -> list[Trace]:
-    """First-turn reasonings of the expert, all different, dealt evenly over distinct prompts."""
+    """First-turn reasoning traces of the expert, all different, dealt evenly over distinct prompts."""
     form = ReplyFormat()
     rng = stream("score workload", prompts, traces)
     made: list[Trace] = []
@@ -55,7 +60,7 @@ def _task_traces(
     wanted: int,
     rng: np.random.Generator,
 ) -> list[Trace]:
-    """``wanted`` different reasonings about one task; none when the expert has nothing to say."""
+    """``wanted`` different reasoning traces about one task; none when the expert has nothing to say."""
     episode = env.start(seed, 0)
     plan = episode.expert()
     user = turn_message(episode.observation, actions_left=env.max_actions, problem="")
@@ -68,10 +73,6 @@ def _task_traces(
         Trace(np.array(prompt, dtype=np.int64), np.array(tokenizer.encode(text), dtype=np.int64))
         for text in texts
     ]
-
-
-NAIVE_ROWS = {"cpu": 8, "cuda": 64}
-"""Pairs in one naive forward pass: as many as pay, since logits of the whole vocabulary are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,35 @@ def naive_score(
     return scores
 
 
+def compare_prompts(
+    policy: HFPolicy, prompts: int, *, repeats: int, naive_columns: int
+) -> tuple[Comparison, dict[str, Any]]:
+    """Ours against naive on expert traces under ``prompts`` prompts, and the sizes of that work.
+
+    ``naive_columns`` is the number of prompts under which naive really scores; 0 means all.
+    """
+    traces = expert_traces(FrozenLake(), policy.tokenizer, prompts=prompts, traces=TRACES)
+    contexts = {trace.prompt_ids_T.tobytes(): trace.prompt_ids_T for trace in traces}.values()
+    pairs = [Pair(ids, trace.reasoning_ids_T) for ids in contexts for trace in traces]
+    few = TRACES * min(naive_columns, prompts) or None
+    sizes = {
+        "traces": TRACES,
+        "prompts": prompts,
+        "prompt_tokens": sum(map(len, contexts)) / prompts,
+        "trace_tokens": sum(len(trace.reasoning_ids_T) for trace in traces) / TRACES,
+    }
+    return compare(policy, pairs, repeats=repeats, naive_pairs=few), sizes
+
+
+def measured_on(policy: HFPolicy) -> dict[str, str | int]:
+    """The machine, and which of our scoring methods was chosen on it."""
+    return {**machine(policy.device), "way": policy.scorer.try_out().__name__}
+
+
 def compare(
     policy: HFPolicy, pairs: Sequence[Pair], *, repeats: int, naive_pairs: int | None = None
 ) -> Comparison:
-    """Time both ways, each after a warm-up, and compare their numbers.
+    """Time both, each after a warm-up, and compare their numbers.
 
     ``naive_pairs`` lets naive score only the first so many and scales its cost up to all of them:
     its cost is a sum over pairs, so nothing but time is lost.
@@ -182,8 +208,7 @@ def _measure(
     for _ in range(repeats):
         started = time.perf_counter()
         work()
-        if policy.device.type == "cuda":
-            torch.cuda.synchronize()
+        wait_for(policy.device)
         seconds.append(time.perf_counter() - started)
     return Cost(statistics.median(seconds), tuple(seconds), count[0], peak[0]), scores
 
@@ -220,13 +245,13 @@ def _peak_memory(device: torch.device) -> Iterator[list[int | None]]:
         yield peak
         return
     _give_back_freed()
-    with _watched(statistics_file) as pages:
+    with _sampled_pages(statistics_file) as pages:
         yield peak
     peak[0] = (max(pages) - pages[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
-def _watched(statistics_file: Path) -> Iterator[list[int]]:
+def _sampled_pages(statistics_file: Path) -> Iterator[list[int]]:
     """Resident pages of this process, looked at every few milliseconds."""
     pages = [_resident(statistics_file)]
     is_over = threading.Event()
@@ -252,15 +277,3 @@ def _give_back_freed() -> None:
 
 def _resident(statistics_file: Path) -> int:
     return int(statistics_file.read_text().split()[1])
-
-
-def machine(policy: HFPolicy) -> dict[str, str | int]:
-    """What the figures were measured on."""
-    is_gpu = policy.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if is_gpu else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "way": policy.scorer.try_out().__name__,
-    }

@@ -7,10 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ragen2.backends.open import Agent, open_agent
+from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.bench.device import machine
+from ragen2.bench.rollout import engine_of
 from ragen2.config import RunConfig, dump_config
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, RunError
 from ragen2.policy import Policy
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.loop import train
@@ -30,7 +34,7 @@ class StepCosts:
     seconds: float
     """One step with its share of an evaluation."""
     phases: Mapping[str, float]
-    """Seconds a step of each phase, which add up to ``seconds``; ``other`` is records, rollouts and
+    """Seconds per step of each phase, which add up to ``seconds``; ``other`` is records, rollouts and
     checkpoints on disk."""
     seconds_evaluation: float
     """One whole evaluation."""
@@ -47,6 +51,35 @@ class StepCosts:
     def shares(self) -> dict[str, float]:
         """Each phase's share of the step."""
         return {name: seconds / self.seconds for name, seconds in self.phases.items()}
+
+
+def open_timed(config: RunConfig) -> Agent:
+    """The model of a run file, with an engine of our own."""
+    if config.model.engine in {"vllm", "server"}:
+        raise ConfigError(
+            f'bench step times our own engines, got model.engine = "{config.model.engine}"; leave it out'
+        )
+    return open_agent(
+        config.model,
+        config.learner,
+        seed=config.seed,
+        algorithm=config.algorithm,
+        steps=config.steps,
+    )
+
+
+def measured_on(config: RunConfig, policy: HFPolicy) -> dict[str, Any]:
+    """Machine, engine and the sizes of a step."""
+    return {
+        **machine(policy.device),
+        "engine": engine_of(policy),
+        "model": config.model.path,
+        "env": config.env.kind,
+        "prompts": config.rollout.prompts,
+        "group_size": config.rollout.group_size,
+        "max_tokens": config.rollout.max_tokens,
+        "max_turns": config.env.max_turns,
+    }
 
 
 def measure_steps(
@@ -148,7 +181,7 @@ class _Counted(SamplerOver):
 
 
 def _phase_means(records: Sequence[StepRecord]) -> dict[str, float]:
-    """Mean seconds a step of each phase; a phase that a step skipped took it no time."""
+    """Mean seconds per step of each phase; a phase that a step skipped took it no time."""
     names = [name for record in records for name in record.seconds]
     wanted = [name for name in dict.fromkeys(names) if name not in {EVALUATE, WHOLE}]
     return {n: _mean([record.seconds.get(n, 0.0) for record in records]) for n in wanted}

@@ -17,20 +17,25 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from ragen2.backends.open import Agent
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.bench.memory_limit import wait_for
+from ragen2.bench.device import wait_for
+from ragen2.bench.peer_job import PeerJob, our_step, peer_job
+from ragen2.bench.rollout import endless_policy
+from ragen2.bench.step import measured_on
+from ragen2.config import RunConfig
 from ragen2.errors import ConfigError, DependencyError, RunError
 
 TRL_VERSION = "1.16.0"
 GENERATE, STATIC, CONTINUOUS, BFLOAT16 = "generate", "static", "continuous", "bfloat16"
-WAYS: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, Any]] = {
     GENERATE: {},
     STATIC: {"cache_implementation": "static"},
     CONTINUOUS: {"use_transformers_continuous_batching": True},
     BFLOAT16: {},
 }
-"""Ways in which TRL can write completions without a server, and the settings that ask for them.
+"""How TRL can generate completions without a server (``--way``), and the settings that ask for each.
 
 On a GPU all train float32 weights with bfloat16 products, as we do, but ``bfloat16``: that one holds and
 trains the weights themselves in bfloat16.
@@ -44,31 +49,7 @@ PEER_ERRORS = (
     ImportError,
     OSError,
 )
-"""What TRL and transformers raise where a way does not work on this machine or model."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerJob:
-    """What TRL is asked to do. ``reward`` takes seeds and written ids, one of each a completion."""
-
-    prompts: Sequence[tuple[int, Sequence[int]]]
-    """Seed and prompt ids of every task, all steps one after another."""
-    reward: Callable[[Sequence[int], Sequence[Sequence[int]]], list[float]]
-    prompts_a_step: int
-    group_size: int
-    max_tokens: int
-    temperature: float
-    lr: float
-
-    @property
-    def prompt_tokens(self) -> float:
-        """Mean length of the prompts."""
-        return sum(len(ids) for _, ids in self.prompts) / len(self.prompts)
-
-    @property
-    def steps(self) -> int:
-        """Steps that the prompts suffice for."""
-        return len(self.prompts) // self.prompts_a_step
+"""What TRL and transformers raise where a mode does not work on this machine or model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +58,7 @@ class Lap:
 
     seconds: float
     cpu_seconds: float
-    """Of this process on all cores: what a busy machine cannot stretch. Says little about a GPU."""
+    """Of this process on all cores: which other work cannot lengthen. Says little about a GPU."""
     tokens: int
     """Trained on."""
 
@@ -90,56 +71,87 @@ class Race:
     theirs: list[Lap] = field(default_factory=list)
 
 
-def chosen_ways(asked: Sequence[str] | None, device: torch.device) -> list[str]:
-    """The ways to try: those asked for, or all that are worth it on this device."""
-    unknown = [way for way in asked or () if way not in WAYS]
+def compare_with_trl(
+    config: RunConfig, agent: Agent, *, modes: Sequence[str] | None, warmup: int, repeats: int
+) -> dict[str, Any]:
+    """All figures of the same job done by TRL and by our own step, in turn."""
+    policy = endless_policy(
+        agent.local.network,
+        agent.local.tokenizer,
+        precision=config.model.precision,
+        engine=config.model.engine,
+    )
+    job = peer_job(config, policy, warmup + repeats)
+    races = race_all(
+        policy,
+        job,
+        chosen_modes(modes, policy.device),
+        our_step=lambda step: our_step(config, policy, agent.learner, step),
+        warmup=warmup,
+    )
+    return {
+        **measured_on(config, policy),
+        "trl": TRL_VERSION,
+        "warmup": warmup,
+        "new_tokens": job.max_tokens,
+        "prompt_tokens": job.prompt_tokens,
+        "peer_prompt_tokens": peer_prompt_tokens(policy.tokenizer, job),
+        **races,
+    }
+
+
+def chosen_modes(asked: Sequence[str] | None, device: torch.device) -> list[str]:
+    """The modes to try: those asked for, or all that are worth it on this device."""
+    unknown = [mode for mode in asked or () if mode not in MODES]
     if unknown:
-        raise ConfigError(f"--way must be one of {', '.join(WAYS)}, got {unknown[0]}")
-    # On a CPU, continuous batching takes a minute a step and bfloat16 is slower than float32.
-    return list(asked or (WAYS if device.type == "cuda" else (GENERATE, STATIC)))
+        raise ConfigError(f"--way must be one of {', '.join(MODES)}, got {unknown[0]}")
+    # On a CPU, continuous batching takes a minute per step and bfloat16 is slower than float32.
+    return list(asked or (MODES if device.type == "cuda" else (GENERATE, STATIC)))
 
 
 def race_all(
     policy: HFPolicy,
     job: PeerJob,
-    ways: Sequence[str],
+    modes: Sequence[str],
     *,
     our_step: Callable[[int], int],
     warmup: int,
 ) -> dict[str, Any]:
-    """Every way that TRL can write, with the ratio to ours; the fastest one is what ours is held to.
+    """Every mode in which TRL can generate, with the ratio to ours; the fastest one is what ours is held to.
 
-    A way that does not run on this machine is named with the reason.
+    A mode that does not run on this machine is named with the reason.
     """
     found: dict[str, Any] = {}
-    for way in ways:
+    for mode in modes:
         try:
-            laps = race(policy, job, way, our_step=our_step)
+            laps = race(policy, job, mode, our_step=our_step)
         except PEER_ERRORS as error:
-            found[way] = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+            found[mode] = {
+                "failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            }
         else:
-            found[way] = summary(laps, warmup)
-    ran = {way: one for way, one in found.items() if "failed" not in one}
+            found[mode] = summary(laps, warmup)
+    ran = {mode: one for mode, one in found.items() if "failed" not in one}
     if not ran:
-        reasons = "; ".join(f"{way}: {one['failed']}" for way, one in found.items())
+        reasons = "; ".join(f"{mode}: {one['failed']}" for mode, one in found.items())
         raise RunError(f"TRL cannot do this job here ({reasons}); try another --way or model")
-    fastest = min(ran, key=lambda way: ran[way]["theirs"]["seconds_a_token"])
+    fastest = min(ran, key=lambda mode: ran[mode]["theirs"]["seconds_a_token"])
     ratios = {name: ran[fastest][name] for name in ("ratio", "cpu_ratio")}
     return {"ways": found, "fastest": fastest, **ratios}
 
 
 def summary(laps: Race, warmup: int) -> dict[str, Any]:
-    """Median seconds a trained token of both sides after ``warmup`` steps, and how many times ours fits."""
+    """Median seconds per trained token of both sides after ``warmup`` steps, and how many times ours fits."""
     counted = Race(laps.ours[warmup:], laps.theirs[warmup:])
     return {
-        "ours": _told(laps.ours, counted.ours),
-        "theirs": _told(laps.theirs, counted.theirs),
+        "ours": _side(laps.ours, counted.ours),
+        "theirs": _side(laps.theirs, counted.theirs),
         "ratio": _median(counted.theirs, "seconds") / _median(counted.ours, "seconds"),
         "cpu_ratio": _median(counted.theirs, "cpu_seconds") / _median(counted.ours, "cpu_seconds"),
     }
 
 
-def _told(laps: Sequence[Lap], counted: Sequence[Lap]) -> dict[str, Any]:
+def _side(laps: Sequence[Lap], counted: Sequence[Lap]) -> dict[str, Any]:
     return {"seconds_a_token": _median(counted, "seconds"), "laps": [asdict(lap) for lap in laps]}
 
 
@@ -147,7 +159,7 @@ def _median(laps: Sequence[Lap], of: str) -> float:
     return float(statistics.median(getattr(lap, of) / lap.tokens for lap in laps))
 
 
-def race(policy: HFPolicy, job: PeerJob, way: str, *, our_step: Callable[[int], int]) -> Race:
+def race(policy: HFPolicy, job: PeerJob, mode: str, *, our_step: Callable[[int], int]) -> Race:
     """Let TRL train a copy of our network; after each of its steps, one of ours runs off its clock.
 
     ``our_step`` takes the number of the step, from 1, and says how many tokens it trained on.
@@ -157,13 +169,13 @@ def race(policy: HFPolicy, job: PeerJob, way: str, *, our_step: Callable[[int], 
     datasets = importlib.import_module("datasets")
     device = next(network.parameters()).device
     model = copy.deepcopy(network)
-    if way == BFLOAT16:
+    if mode == BFLOAT16:
         model = model.to(torch.bfloat16)
     tally = _Tally(job)
     stopwatch = _Stopwatch(device, tally, our_step)
     rows = [{"prompt": text, "seed": seed} for seed, text in prompt_texts(tokenizer, job)]
     with _quiet(), tempfile.TemporaryDirectory() as folder:
-        settings = _settings(trl, job, way, folder, is_gpu=device.type == "cuda")
+        settings = _settings(trl, job, mode, folder, is_gpu=device.type == "cuda")
         trainer = trl.GRPOTrainer(
             model=model,
             reward_funcs=tally.reward,
@@ -275,14 +287,14 @@ class _NeverEnd(TrainerCallback):  # type: ignore[misc]  # transformers is untyp
             config.eos_token_id = None
 
 
-def _settings(trl: Any, job: PeerJob, way: str, folder: str, *, is_gpu: bool) -> Any:
+def _settings(trl: Any, job: PeerJob, mode: str, folder: str, *, is_gpu: bool) -> Any:
     """The same work: one optimiser step over one batch of whole groups, plain GRPO, no KL.
 
     What TRL does by default and would only slow it down is off: gradient checkpointing, logs, saving.
     """
-    completions = job.prompts_a_step * job.group_size
+    completions = job.prompts_per_step * job.group_size
     return trl.GRPOConfig(
-        **WAYS[way],
+        **MODES[mode],
         output_dir=folder,
         max_steps=job.steps,
         per_device_train_batch_size=completions,

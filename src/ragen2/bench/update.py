@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.bench.device import wait_for
 from ragen2.config import RunConfig, load_run
 from ragen2.filtering import TopK
 from ragen2.trainer.batch import play_batch
@@ -84,7 +82,7 @@ def play_workload(
 
 @dataclass(frozen=True, slots=True)
 class UpdateCost:
-    """One update's price."""
+    """What one update costs."""
 
     seconds: float
     """Median of the repeats."""
@@ -120,8 +118,7 @@ def update_costs(
 def _timed(learner: TorchLearner, update: Callable[[], object]) -> float:
     started = time.perf_counter()
     update()
-    if learner.device.type == "cuda":
-        torch.cuda.synchronize()
+    wait_for(learner.device)
     return time.perf_counter() - started
 
 
@@ -139,13 +136,3 @@ def _kept_as_it_is(learner: TorchLearner) -> Iterator[None]:
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
         learner.num_updates = num_updates
-
-
-def machine(learner: TorchLearner) -> dict[str, str | int]:
-    """What the figures were measured on."""
-    is_gpu = learner.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if is_gpu else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }

@@ -24,6 +24,7 @@ from ragen2.cli import (
     warmstart,
     watch,
 )
+from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from ragen2.errors import FailedCheck, RagenError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -57,8 +58,8 @@ def _what(error: Any, words: Sequence[str]) -> str:
     if param is not None and message.startswith(PYDANTIC):
         found = _found(param.opts, words)
         return f"{_shown(param)} must be {message.removeprefix(PYDANTIC)}{found}"
-    told = " ".join(error.format_message().split()).rstrip(".").replace("'. Did", "'; did")
-    return told[0].lower() + told[1:]
+    line = " ".join(error.format_message().split()).rstrip(".").replace("'. Did", "'; did")
+    return line[0].lower() + line[1:]
 
 
 def _shown(param: Any) -> str:
@@ -77,26 +78,22 @@ def _found(names: Sequence[str], words: Sequence[str]) -> str:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says so; asked by its words, because torch may not be there."""
-    words = str(error).lower()
-    return "cuda" in words and "out of memory" in words
+    """Whether torch says so; read off its message, because torch may not be installed."""
+    message = str(error).lower()
+    return "cuda" in message and "out of memory" in message
 
 
 def out_of_memory_line(error: RuntimeError) -> str:
     """What happened, and what needs less."""
-    told = str(error).splitlines()[0].split(". GPU ")[0].rstrip(".")
+    message = str(error).splitlines()[0].split(". GPU ")[0].rstrip(".")
     return (
-        f"{told}; smaller settings: fewer --jobs, rollout.prompts or group_size, learner.micro_tokens, "
+        f"{message}; smaller settings: fewer --jobs, rollout.prompts or group_size, learner.micro_tokens, "
         "learner.gradient_checkpointing = true"
     )
 
 
-EXIT_FAILED = 1
-EXIT_USER = 2
-EXIT_INTERRUPTED = 130
-
 app = typer.Typer(
-    help="Train LLM agents by reinforcement, see template collapse as it happens, and prevent it.",
+    help="Train LLM agents with reinforcement learning, see template collapse as it happens, and prevent it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -127,7 +124,7 @@ def root(
 
 
 def main() -> None:
-    """Run a verb; a user's mistake is one line a mistake and exit code 2, never a traceback.
+    """Run a verb; a user's mistake is one line per mistake and exit code 2, never a traceback.
 
     A check that was asked for and did not pass is exit code 1.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import require_torch
+from ragen2.cli.shared import require_torch
 from ragen2.errors import ConfigError, FailedCheck, RunError
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ragen2.runs.scores import ScoreRecord
 
 TEXT_SAMPLE = (32, 16)
-"""Prompts, and reasonings of each, kept of a step: comparing wording is cheap and needs many."""
+"""Prompts, and reasoning traces of each, kept per step: comparing wording is cheap and needs many."""
 MODEL_SAMPLE = (16, 4)
-"""With a model every reasoning is scored under every prompt."""
+"""With a model every trace is scored under every prompt."""
 
 
-def audit(  # noqa: PLR0913 - one parameter a flag
+def audit(  # noqa: PLR0913 - one parameter per flag
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="PATH...", help="Log files, run directories or folders of logs."),
@@ -57,7 +57,7 @@ def audit(  # noqa: PLR0913 - one parameter a flag
     max_traces: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Reasonings kept of each prompt.", show_default="16; with --model 4"
+            min=1, help="Reasoning traces kept of each prompt.", show_default="16; with --model 4"
         ),
     ] = None,
     max_steps: Annotated[int, typer.Option(min=2, help="Steps measured, spread evenly.")] = 50,
@@ -100,7 +100,7 @@ def _read_settings(
 
     chosen = parse_columns(columns) if columns is not None else None
     settings = ReadSettings(log_format, chosen, ReasoningRule(reasoning), limits)
-    settings.reader()  # a wrong --format is told before anything is read
+    settings.reader()  # a wrong --format is reported before anything is read
     return settings
 
 

@@ -2,25 +2,162 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ragen2.bench.output import OutOption, RepeatsOption, check_device, write_json
-from ragen2.cli.bench_rollout import bench_rollout
-from ragen2.cli.bench_step import bench_step
-from ragen2.cli.options import SetOption, require_torch
+from ragen2.cli.shared import SetOption, make_env, require_torch, write_json
+from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ragen2.bench.score import Comparison
-    from ragen2.bench.update import UpdateWorkload
+    from ragen2.backends.settings import Precision
 
-TRACES = 64
+ModelOption = Annotated[
+    str, typer.Option(help="Folder, hub id, GGUF file, run directory, or ragen2-tiny.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Timed runs of each; the median counts.")]
+OutOption = Annotated[Path | None, typer.Option(help="Also write all figures here, as JSON.")]
 
 app = typer.Typer(help="Measure throughput on this machine.", no_args_is_help=True)
-app.command("rollout")(bench_rollout)
-app.command("step")(bench_step)
+
+
+@app.command("rollout")
+def bench_rollout(  # noqa: PLR0913, PLR0917 - one parameter per flag
+    model: ModelOption = "ragen2-tiny",
+    device: DeviceOption = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.")
+    ] = "auto",
+    sequences: Annotated[int, typer.Option(min=1, help="Completions written at once.")] = 128,
+    prompts: Annotated[int, typer.Option(min=1, help="Distinct prompts among them.")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 86,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a completion.")] = 128,
+    repeats: RepeatsOption = 3,
+    check_greedy: Annotated[
+        bool,
+        typer.Option("--check-greedy", help="Also compare greedy tokens, in float32."),
+    ] = False,
+    out: OutOption = None,
+) -> None:
+    """Write completions with our sampler and with `model.generate`, in turn, on the same prompts.
+
+    Example: ragen2 bench rollout --sequences 16 --new-tokens 32 --repeats 1
+    """
+    _check_choice("--device", device, ("auto", "cpu", "cuda"))
+    _check_choice("--dtype", dtype, ("auto", "float32", "bfloat16"))
+    require_torch()
+    from ragen2.bench import rollout as bench
+    from ragen2.bench.device import copy_bandwidth, machine
+    from ragen2.cli.views.bench import print_greedy, print_rollouts
+
+    size = bench.RolloutSize(sequences, prompts, prompt_tokens, new_tokens)
+    policy = bench.open_endless(model, device, cast("Precision", dtype))
+    engine = bench.engine_of(policy)
+    costs = bench.rollout_costs(policy, size, repeats=repeats)
+    limit = bench.limit_of(policy, size, copy_bandwidth(policy.device))
+    gap = bench.logprob_gap(policy, size)
+    greedy = bench.greedy_agreement(policy, size) if check_greedy else None
+    print_rollouts(f"{size.describe()}; engine: {engine}", costs, limit, gap)
+    if greedy is not None:
+        print_greedy(greedy)
+    found = {
+        "model": model,
+        "dtype": str(policy.dtype).removeprefix("torch."),
+        "engine": engine,
+        **machine(policy.device),
+        **asdict(size),
+        "ways": {name: asdict(cost) for name, cost in costs.items()},
+        "limit": {**asdict(limit), "tokens_per_second": limit.tokens_per_second},
+        "logprob_gap": asdict(gap),
+        "greedy": None if greedy is None else asdict(greedy),
+    }
+    _write(out, found)
+
+
+@app.command("step")
+def bench_step(  # noqa: PLR0913, PLR0917 - one parameter per flag
+    run_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN.toml]", help="A run file or recipe; left out, the default."),
+    ] = None,
+    overrides: SetOption = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Groups per step; left out, as in the run file.")
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=2, help="Rollouts of each; left out, as in the run file.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed steps.")] = 10,
+    warmup: Annotated[int, typer.Option(min=1, help="Steps before them that do not count.")] = 2,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="trl", help="Do the same single-turn job with TRL's GRPOTrainer."),
+    ] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How TRL writes: generate, static, continuous or bfloat16; may be given often. Left "
+            "out: all of them on a GPU, the first two on a CPU."
+        ),
+    ] = None,
+    out: OutOption = None,
+) -> None:
+    """Time whole steps of a run, phase by phase; with --against trl, a single-turn job against TRL.
+
+    Example: ragen2 bench step --set rollout.max_tokens=16 --prompts 2 --repeats 2
+    """
+    if against is not None:
+        _check_choice("--against", against, ("trl",))
+    elif way:
+        raise ConfigError("--way is for --against trl; add that or leave --way out")
+    changes = list(overrides or ())
+    changes += [] if prompts is None else [f"rollout.prompts={prompts}"]
+    changes += [] if group_size is None else [f"rollout.group_size={group_size}"]
+    require_torch()
+    if against is None:
+        found = _time_phases(run_file, changes, warmup, repeats)
+    else:
+        found = _time_against_trl(run_file, changes, warmup, repeats, way)
+    _write(out, found)
+
+
+def _time_phases(
+    run_file: Path | None, changes: Sequence[str], warmup: int, repeats: int
+) -> dict[str, Any]:
+    from ragen2.bench.step import measure_steps, measured_on, open_timed
+    from ragen2.cli.views.bench import print_phases
+    from ragen2.config import load_run
+
+    config = load_run(run_file, changes)
+    agent = open_timed(config)
+    costs = measure_steps(config, agent.local, agent.learner, warmup=warmup, repeats=repeats)
+    print_phases(costs)
+    about = {**measured_on(config, agent.local), "warmup": warmup}
+    return {**about, **asdict(costs), "shares": costs.shares}
+
+
+def _time_against_trl(
+    run_file: Path | None,
+    changes: Sequence[str],
+    warmup: int,
+    repeats: int,
+    modes: Sequence[str] | None,
+) -> dict[str, Any]:
+    from ragen2.bench.peer_job import peer_config
+    from ragen2.bench.step import open_timed
+    from ragen2.bench.trl import compare_with_trl, import_trl
+    from ragen2.cli.views.bench import print_trl
+
+    import_trl()
+    config = peer_config(run_file, changes)
+    agent = open_timed(config)
+    found = compare_with_trl(config, agent, modes=modes, warmup=warmup, repeats=repeats)
+    print_trl(found)
+    return found
 
 
 @app.command("envs")
@@ -34,42 +171,16 @@ def bench_envs(
     ] = 1.0,
     overrides: SetOption = None,
 ) -> None:
-    """Resets and steps a second of each environment; with no NAME, also what training asks of them.
+    """Resets and steps per second of each environment; with no NAME, also what training asks of them.
 
     Example: ragen2 bench envs Sokoban --seconds 0.2
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from ragen2.bench.environments import measure_env, measure_workloads
-    from ragen2.config import apply_override
+    from ragen2.cli.views.bench import print_env_speeds
     from ragen2.envs import Env
 
-    table = Table()
-    for column in (
-        "environment",
-        "first start, ms",
-        "resets/s",
-        "ms a reset",
-        "steps/s",
-        "ms a step",
-    ):
-        table.add_column(column, justify="left" if column == "environment" else "right")
-    for name in names or Env.kinds():
-        data: dict[str, object] = {"kind": name}
-        for override in overrides or ():
-            data = apply_override(data, override.removeprefix("env."))
-        env = Env.from_dict(data, name)
-        speed = measure_env(env, seconds)
-        table.add_row(
-            env.kind,
-            f"{1000 * speed.seconds_first_start:.1f}",
-            f"{1 / speed.seconds_reset:,.0f}",
-            f"{1000 * speed.seconds_reset:.3f}",
-            f"{1 / speed.seconds_step:,.0f}",
-            f"{1000 * speed.seconds_step:.4f}",
-        )
-    Console().print(table)
+    chosen = [make_env(name, overrides) for name in names or Env.kinds()]
+    print_env_speeds({env.kind: measure_env(env, seconds) for env in chosen})
     if not names:
         for workload in measure_workloads():
             print(f"{workload.what}: {workload.seconds:.4f} s")
@@ -77,13 +188,11 @@ def bench_envs(
 
 @app.command("score")
 def bench_score(
-    model: Annotated[
-        str, typer.Option(help="Folder, hub id, GGUF file, run directory, or ragen2-tiny.")
-    ] = "ragen2-tiny",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    model: ModelOption = "ragen2-tiny",
+    device: DeviceOption = "auto",
     prompts: Annotated[
         list[int] | None,
-        typer.Option(min=2, max=TRACES, help="Columns; may be given often. Left out: 8 and 64."),
+        typer.Option(min=2, max=64, help="Columns; may be given often. Left out: 8 and 64."),
     ] = None,
     repeats: RepeatsOption = 3,
     score_tokens: Annotated[
@@ -95,37 +204,24 @@ def bench_score(
     ] = 0,
     out: OutOption = None,
 ) -> None:
-    """Cross-score 64 FrozenLake reasonings, and time it against re-encoding every pair.
+    """Cross-score 64 FrozenLake reasoning traces, and time it against re-encoding every pair.
 
     Example: ragen2 bench score --prompts 8 --repeats 1
     """
-    check_device(device)
-    room = require_torch()
-    from ragen2.bench.score import compare, expert_traces, machine
-    from ragen2.envs import FrozenLake
-    from ragen2.policy import Pair
+    _check_choice("--device", device, ("auto", "cpu", "cuda"))
+    policy = require_torch().open_policy(model, device, score_tokens=score_tokens)
+    from ragen2.bench.score import TRACES, compare_prompts, measured_on
+    from ragen2.cli.views.bench import print_comparison
 
-    policy = room.open_policy(model, device, score_tokens=score_tokens)
     found = []
     for columns in prompts or (8, TRACES):
-        traces = expert_traces(FrozenLake(), policy.tokenizer, prompts=columns, traces=TRACES)
-        contexts = {trace.prompt_ids_T.tobytes(): trace.prompt_ids_T for trace in traces}.values()
-        pairs = [Pair(ids, trace.reasoning_ids_T) for ids in contexts for trace in traces]
-        few = TRACES * min(naive_columns, columns) or None
-        comparison = compare(policy, pairs, repeats=repeats, naive_pairs=few)
-        found.append(
-            {
-                "traces": TRACES,
-                "prompts": columns,
-                "prompt_tokens": sum(map(len, contexts)) / columns,
-                "trace_tokens": sum(len(trace.reasoning_ids_T) for trace in traces) / TRACES,
-                **_as_json(comparison),
-            }
+        comparison, sizes = compare_prompts(
+            policy, columns, repeats=repeats, naive_columns=naive_columns
         )
-        _print_comparison(columns, comparison)
-    if out is not None:
-        about = {"model": model, "score_tokens": score_tokens, **machine(policy)}
-        write_json(out, {**about, "sizes": found})
+        print_comparison(TRACES, columns, comparison)
+        found.append({**sizes, **asdict(comparison), "speedup": comparison.speedup})
+    about = {"model": model, "score_tokens": score_tokens, **measured_on(policy)}
+    _write(out, {**about, "sizes": found})
 
 
 @app.command("update")
@@ -145,69 +241,38 @@ def bench_update(
 
     Example: ragen2 bench update --prompts 5 --group-size 4 --repeats 1
     """
-    room = require_torch()
-    from ragen2.bench.update import machine, play_workload, update_costs, workload_config
+    torch_backends = require_torch()
+    from ragen2.bench.device import machine
+    from ragen2.bench.update import play_workload, update_costs, workload_config
+    from ragen2.cli.views.bench import print_updates
 
     config = workload_config(overrides or (), prompts=prompts, group_size=group_size)
-    agent = room.open_agent(
+    agent = torch_backends.open_agent(
         config.model, config.learner, seed=config.seed, algorithm=config.algorithm
     )
     work = play_workload(config, agent.policy, agent.learner, share=share)
     costs = update_costs(agent.learner, work.updates, repeats=repeats)
     found = {name: asdict(cost) for name, cost in costs.items()}
-    _print_updates(work, found)
+    kept = {name: int(selection.kept_P.sum()) for name, selection in work.selections.items()}
+    summary = work.summary(found)
+    print_updates(kept, found, summary)
+    about = {
+        **machine(agent.learner.device),
+        "model": config.model.path,
+        "algorithm": config.algorithm.kind,
+        "prompts": prompts,
+        "group_size": group_size,
+    }
+    _write(out, {**about, **summary, "updates": found})
+
+
+def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        *first, last = choices
+        known = f"{', '.join(first)} or {last}" if first else last
+        raise ConfigError(f"{flag} must be {known}, got {value}")
+
+
+def _write(out: Path | None, found: dict[str, Any]) -> None:
     if out is not None:
-        about = {
-            **machine(agent.learner),
-            "model": config.model.path,
-            "algorithm": config.algorithm.kind,
-            "prompts": prompts,
-            "group_size": group_size,
-        }
-        write_json(out, {**about, **work.summary(found), "updates": found})
-
-
-def _print_updates(work: UpdateWorkload, found: dict[str, dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="One update on the same rollouts", title_justify="left")
-    for column in ("", "prompts", "seconds", "tokens read"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, cost in found.items():
-        kept = str(int(work.selections[name].kept_P.sum()))
-        table.add_row(name, kept, f"{cost['seconds']:.3f}", f"{cost['tokens']:,}")
-    Console().print(table)
-    told = work.summary(found)
-    print(
-        f"filtered over unfiltered: {told['seconds_ratio']:.2f} of the time, "
-        f"{told['tokens_ratio']:.2f} of the tokens"
-    )
-    print(
-        f"choosing the prompts: {1000 * told['seconds_select']:.3f} ms, {told['select_share']:.4%} of "
-        "rollout and filtered update"
-    )
-
-
-def _print_comparison(columns: int, comparison: Comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{TRACES} traces x {columns} prompts", title_justify="left")
-    for column in ("", "seconds", "tokens read", "peak memory, MiB"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, cost in (("ours", comparison.ours), ("naive", comparison.naive)):
-        peak = "not measured" if cost.peak_bytes is None else f"{cost.peak_bytes / 2**20:,.0f}"
-        table.add_row(name, f"{cost.seconds:.3f}", f"{cost.tokens:,}", peak)
-    Console().print(table)
-    told = f"{comparison.speedup:.1f} times faster; largest difference of a token's log-prob "
-    told += f"{comparison.difference:.1e} in float32"
-    if comparison.timed_difference != comparison.difference:
-        told += f", {comparison.timed_difference:.1e} as timed"
-    if comparison.naive_ratio < 1:
-        told += f"; naive scored {comparison.naive_ratio:.0%} of the pairs, scaled up"
-    print(told)
-
-
-def _as_json(comparison: Comparison) -> dict[str, Any]:
-    return {**asdict(comparison), "speedup": comparison.speedup}
+        write_json("--out", out, found)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption
-
-if TYPE_CHECKING:
-    from ragen2.envs import Env
+from ragen2.cli.shared import SetOption, make_env
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 
@@ -61,10 +58,10 @@ def play_env(
 
     Example: ragen2 envs play FrozenLake --seed 3 --set observation=grid
     """
-    from ragen2.cli.play import play_in_terminal
+    from ragen2.cli.views.play import play_in_terminal
 
     _load(plugin)
-    play_in_terminal(_make(name, overrides), seed)
+    play_in_terminal(make_env(name, overrides), seed)
 
 
 @app.command("check")
@@ -81,7 +78,7 @@ def check(
     from ragen2.envs.check.conformance import check_env, some_seeds
 
     _load(plugin)
-    env = _make(name, overrides)
+    env = make_env(name, overrides)
     for claim in check_env(env, some_seeds(seeds)):
         print(f"ok  {claim}")
     print(f"{env.kind} passed on {seeds} seeds")
@@ -93,13 +90,3 @@ def _load(plugins: list[str] | None) -> None:
     load_installed_plugins()
     for plugin in plugins or ():
         load_plugin(plugin)
-
-
-def _make(name: str, overrides: list[str] | None) -> Env:
-    from ragen2.config import apply_override
-    from ragen2.envs import Env
-
-    data: dict[str, object] = {"kind": name}
-    for override in overrides or ():
-        data = apply_override(data, override.removeprefix("env."))
-    return Env.from_dict(data, name)

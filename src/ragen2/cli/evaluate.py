@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragen2.backends.remote.journal import JOURNAL_FILE
-from ragen2.cli.options import SetOption, require_torch
+from ragen2.cli.shared import SetOption, require_torch, write_json
 from ragen2.errors import ModelError, RunError
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
@@ -19,52 +19,17 @@ from ragen2.runs.store import RunDirectory
 from ragen2.runs.trajectories import group_lines, images_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ragen2.backends.remote.settings import ServerSettings
     from ragen2.config import RunConfig
     from ragen2.policy import Policy, TextSampler
     from ragen2.trainer.evaluate import Assessment
 
-EVALUATED_FILE = "evaluation.jsonl"
-"""Held-out tasks, one trajectory a line; ``rollouts/`` has the groups that were cross-scored."""
-STEP = 0
-
-
-def start_run(out: Path, run_toml: str) -> RunDirectory:
-    """A new directory, or that of an evaluation of a served model, which is gone on with.
-
-    Settings may have changed since: completions are found by all that decides them.
-    """
-    if not (out / JOURNAL_FILE).is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"--out {out} exists and is not empty; choose another folder")
-        return RunDirectory.create(out, run_toml)
-    try:
-        write_atomically(out / "run.toml", run_toml)
-    except OSError as error:
-        raise RunError(f"--out {out} cannot be written: {error.strerror}") from error
-    return RunDirectory(out)
-
-
-def finish_run(run: RunDirectory, verdict: Assessment) -> None:
-    """Trajectories and numbers, in place of those of an earlier evaluation there."""
-    run.rewind(STEP - 1)
-    run.save_rollouts(STEP, verdict.groups)
-    run.images.save(STEP, (image for group in verdict.evaluated for image in images_of(group)))
-    lines = [line for group in verdict.evaluated for line in group_lines(group, STEP)]
-    file = run.path / EVALUATED_FILE
-    try:
-        write_atomically(file, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise RunError(f"{file} cannot be written: {error.strerror}") from error
-    record = StepRecord(
-        step=STEP, metrics=verdict.metrics, absent=verdict.absent, regime=verdict.regime
-    )
-    run.append(record)
-
-
 TASKS = 256
+OWN_SETTINGS = ("plugins", "env", "rollout", "evaluation")
+"""What a run brings to its evaluation; the rest of its file is about training."""
+EVALUATED_FILE = "evaluation.jsonl"
+"""Held-out tasks, one trajectory per line; ``rollouts/`` has the groups that were cross-scored."""
+STEP = 0
 
 
 def evaluate(
@@ -101,24 +66,24 @@ def evaluate(
 
     Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
-    from ragen2.cli.evaluate import finish_run, start_run
+    from ragen2.cli.views.evaluate import print_verdict
     from ragen2.config import dump_config
     from ragen2.trainer.evaluate import assess
 
     config = evaluation_config(model, env, tasks, overrides or ())
     run = start_run(out, dump_config(config)) if out is not None else None
     policy = open_policy(model, config, out)
-    with usage_told(policy, out):
+    with _usage_printed(policy, out):
         verdict = assess(config, policy)
     if run is not None:
         finish_run(run, verdict)
     print_verdict(model, config.env.kind, verdict)
     if json_file is not None:
-        write_json(json_file, model, verdict)
+        write_verdict(json_file, model, verdict)
 
 
 @contextmanager
-def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
+def _usage_printed(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
     """Say what a server took, also when it is interrupted, and how to go on then."""
     from ragen2.backends.remote.chat import ChatServer
     from ragen2.backends.remote.policy import ServerPolicy
@@ -141,13 +106,14 @@ def usage_told(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]
 def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Policy | TextSampler:
     """The model itself, or the server that has it, whose completions are kept in ``out``."""
     if not model.startswith(("http://", "https://")):
-        room = require_torch()
-        local = room.open_policy(model, config.model.device, score_tokens=config.model.score_tokens)
+        torch_backends = require_torch()
+        local = torch_backends.open_policy(
+            model, config.model.device, score_tokens=config.model.score_tokens
+        )
         settings = config.model.model_copy(update={"path": model})
-        opened: Policy = room.follower(local, settings, config.server)
+        opened: Policy = torch_backends.follower(local, settings, config.server)
         return opened
     from ragen2.audit.likelihoods import server_and_model
-    from ragen2.backends.remote.journal import JOURNAL_FILE
 
     url, name = server_and_model(model)
     journal = out / JOURNAL_FILE if out is not None else None
@@ -195,103 +161,51 @@ def evaluation_config(
     return parse_config(RunConfig, data)
 
 
-def print_verdict(model: str, env: str, verdict: Assessment) -> None:
-    """Tables a person can read: the first turn with intervals, then scope by scope."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from ragen2.diagnostics.metrics.collapse import measured_scopes
-
-    metrics = verdict.metrics
-    table = Table(title=f"{model} on {env}", title_justify="left")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    table.add_column("95% interval", justify="right")
-    for name, label in ROWS:
-        if name in metrics:
-            low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
-            span = f"{low:.3f} .. {high:.3f}" if low is not None and high is not None else ""
-            table.add_row(label, f"{metrics[name]:.3f}", span)
-    console = Console()
-    console.print(table)
-    scopes = measured_scopes(metrics)
-    if len(scopes) > 1:
-        console.print(_scope_table(metrics, scopes))
-    for name, reason in verdict.absent.items():
-        print(f"{name} not measured: {reason}")
-    regime = verdict.regime
-    print(
-        f"regime: {regime.replace('_', ' ') if regime else 'not measured (no reasoning to score)'}"
-    )
-
-
 def _run_file(model: Path) -> Path | None:
     """run.toml of a run directory, or of the run that a checkpoint belongs to."""
     folders = [model, model.parent.parent] if model.parent.name == "checkpoints" else [model]
     return next((f / "run.toml" for f in folders if (f / "run.toml").is_file()), None)
 
 
-def _scope_table(metrics: dict[str, float], scopes: list[str]) -> Table:
-    from rich.table import Table
+def start_run(out: Path, run_toml: str) -> RunDirectory:
+    """A new directory, or that of an evaluation of a served model, which is gone on with.
 
-    table = Table(title="reasoning by scope", title_justify="left")
-    table.add_column("scope")
-    for _, label, _ in SCOPE_COLUMNS:
-        table.add_column(label, justify="right")
-    for scope in scopes:
-        cells = [
-            form.format(metrics[f"collapse/{scope}/{name}"]) for name, _, form in SCOPE_COLUMNS
-        ]
-        table.add_row(scope.replace("_", " "), *cells)
-    return table
+    Settings may have changed since: completions are found by all that decides them.
+    """
+    if not (out / JOURNAL_FILE).is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(f"--out {out} exists and is not empty; choose another folder")
+        return RunDirectory.create(out, run_toml)
+    try:
+        write_atomically(out / "run.toml", run_toml)
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be written: {error.strerror}") from error
+    return RunDirectory(out)
 
 
-def write_json(file: Path, model: str, verdict: Assessment) -> None:
+def finish_run(run: RunDirectory, verdict: Assessment) -> None:
+    """Trajectories and numbers, in place of those of an earlier evaluation there."""
+    run.rewind(STEP - 1)
+    run.save_rollouts(STEP, verdict.groups)
+    run.images.save(STEP, (image for group in verdict.evaluated for image in images_of(group)))
+    lines = [line for group in verdict.evaluated for line in group_lines(group, STEP)]
+    file = run.path / EVALUATED_FILE
+    try:
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror}") from error
+    record = StepRecord(
+        step=STEP, metrics=verdict.metrics, absent=verdict.absent, regime=verdict.regime
+    )
+    run.append(record)
+
+
+def write_verdict(file: Path, model: str, verdict: Assessment) -> None:
     """All that was found, for a program to read."""
-    import json
-
-    from ragen2.runs.files import write_atomically
-
     found = {
         "model": model,
         "regime": verdict.regime,
         "metrics": verdict.metrics,
         "absent": verdict.absent,
     }
-    try:
-        write_atomically(file, json.dumps(found, indent=1) + "\n")
-    except OSError as error:
-        raise RunError(f"--json {file} cannot be written: {error.strerror}") from error
-
-
-OWN_SETTINGS = ("plugins", "env", "rollout", "evaluation")
-"""What a run brings to its evaluation; the rest of its file is about training."""
-COLLAPSE = "collapse/first_turn/"
-VISION = "vision/first_turn/"
-ROWS = (
-    ("eval/success", "success"),
-    ("eval/reward", "reward"),
-    ("eval/turns", "turns"),
-    ("eval/format_validity", "format validity"),
-    (f"{COLLAPSE}retrieval_accuracy", "retrieval accuracy"),
-    (f"{COLLAPSE}retrieval_chance", "  chance"),
-    (f"{COLLAPSE}mi_estimate", "MI (nats a token)"),
-    (f"{COLLAPSE}mi_seq_estimate", "MI (nats a reasoning)"),
-    (f"{COLLAPSE}mi_bound", "  its bound log P"),
-    (f"{COLLAPSE}conditional_entropy", "H(Z|X) (nats a token)"),
-    (f"{COLLAPSE}reasoning_entropy", "H(Z) (nats a token)"),
-    (f"{VISION}retrieval_accuracy", "retrieval of the image"),
-    (f"{VISION}retrieval_chance", "  chance"),
-    (f"{VISION}grounding", "own image likelier than another"),
-    (f"{VISION}image_mi", "MI with the image alone"),
-    (f"{VISION}text_mi", "MI with the words alone"),
-)
-SCOPE_COLUMNS = (
-    ("num_traces", "traces", "{:.0f}"),
-    ("num_prompts", "prompts", "{:.0f}"),
-    ("retrieval_accuracy", "retrieval", "{:.3f}"),
-    ("retrieval_chance", "chance", "{:.3f}"),
-    ("mi_estimate", "MI", "{:.3f}"),
-    ("mi_bound", "bound", "{:.2f}"),
-    ("conditional_entropy", "H(Z|X)", "{:.3f}"),
-)
+    write_json("--json", file, found)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption
+from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ragen2.experiments.plan import Plan
 
 
-def experiment(  # noqa: PLR0913 - one parameter a flag
+def experiment(  # noqa: PLR0913 - one parameter per flag
     name: Annotated[
         str | None,
         typer.Argument(
@@ -42,7 +41,7 @@ def experiment(  # noqa: PLR0913 - one parameter a flag
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Runs side by side.", show_default="tiny: one a core; otherwise 1"
+            min=1, help="Runs side by side.", show_default="tiny: one per core; otherwise 1"
         ),
     ] = None,
     out: Annotated[

@@ -12,16 +12,14 @@ from pathlib import Path
 import typer
 
 from ragen2.backends.settings import GPU_SHARE
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
+from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, StopRequest
 from ragen2.cli.views.jobs import jobs_view
-from ragen2.config import default_run_file, dump_config, load_run
+from ragen2.cli.views.settings import print_settings
+from ragen2.config import default_run_file, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.reports.page import write_report
 from ragen2.trainer.jobs.mps import Sharing, has_gpu, shared_gpu
 from ragen2.trainer.jobs.run import Job, JobStatus, refuse_unfit, run_jobs
-
-EXIT_FAILED = 1
-EXIT_USER = 2
 
 
 def name_jobs(
@@ -40,10 +38,11 @@ def name_jobs(
     return jobs
 
 
-def print_jobs(jobs: Sequence[Job]) -> None:
+def print_jobs(jobs: Sequence[Job], *, full: bool) -> None:
     """The settings of each job, one run file after another."""
     for job in jobs:
-        print(f"# {job.name}\n{dump_config(job.config)}")
+        print_settings(job.config, full=full, name=job.name)
+        print()
 
 
 def train_jobs(jobs: Sequence[Job], *, at_once: int, mps: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, require_torch
+from ragen2.cli.shared import SetOption, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROMPTS, GROUP_SIZE = 48, 16
 
 
-def probe(  # noqa: PLR0913 - one parameter a flag
+def probe(  # noqa: PLR0913 - one parameter per flag
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory.")],
     *,
     step: Annotated[

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ragen2.backends.distributed.world import World
-from ragen2.cli.options import require_torch
+from ragen2.cli.shared import require_torch
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.options import require_torch
+from ragen2.cli.shared import require_torch
 from ragen2.errors import RunError
 
 

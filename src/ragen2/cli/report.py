@@ -51,7 +51,7 @@ def report(
     if figure_format is not None and figure_format not in FORMATS:
         raise ConfigError(f"--format takes {', '.join(FORMATS)}; got {figure_format!r}")
     if figures is not None:
-        load_matplotlib()  # what is missing is told before anything is written
+        load_matplotlib()  # what is missing is reported before anything is written
     page = out or (paths[0] if len(paths) == 1 else Path()) / "report.html"
     if page.is_dir():
         raise RunError(f"--out {page} is a folder; give a file such as {page / 'report.html'}")

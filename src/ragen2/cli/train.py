@@ -6,25 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragen2.backends.distributed.world import World, world_of
-from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
-from ragen2.cli.options import SetOption, require_torch
 from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
-from ragen2.cli.verl import (
-    Cluster,
-    Engine,
-    EngineOption,
-    EngineSetOption,
-    GPUsOption,
-    NodesOption,
-    new_run_path,
-    train_elsewhere,
-)
+from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest, new_run_path, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -35,6 +25,37 @@ if TYPE_CHECKING:
     from ragen2.trainer.state import TrainerState
 
 
+class TrainingEngine(StrEnum):
+    """What trains."""
+
+    OWN = "own"
+    VERL = "verl"
+
+
+EngineOption = Annotated[
+    TrainingEngine,
+    typer.Option(help="What trains: our own loop, or verl on Ray (docs/integrations/verl.md)."),
+]
+NodesOption = Annotated[
+    int, typer.Option(min=1, help="With --engine verl: machines of the Ray cluster.")
+]
+GPUsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="With --engine verl: GPUs of each machine; left out, those of this one. On a CPU: processes.",
+    ),
+]
+EngineSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="With --engine verl: a setting of verl that the run file knows nothing of, such as "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.6. Repeatable.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Trained:
     """What the loop trains and plays with."""
@@ -43,7 +64,7 @@ class Trained:
     policy: Policy
 
 
-def train(  # noqa: PLR0913 - one parameter a flag
+def train(  # noqa: PLR0913 - one parameter per flag
     run_files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -67,7 +88,14 @@ def train(  # noqa: PLR0913 - one parameter a flag
         typer.Option(metavar="RUN_DIR", help="Go on with this run from its newest checkpoint."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print it, train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check everything, print the settings that differ from the defaults, train nothing.",
+        ),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --dry-run: print every setting.")
     ] = False,
     seeds: Annotated[
         int | None,
@@ -80,13 +108,13 @@ def train(  # noqa: PLR0913 - one parameter a flag
         int | None,
         typer.Option(
             min=1,
-            help="Train one run in so many processes of this machine, a GPU each; left out, 1.",
+            help="Train one run in so many processes of this machine, one GPU each; left out, 1.",
         ),
     ] = None,
     mps: Annotated[
         bool, typer.Option(help="Let jobs share an NVIDIA GPU through its MPS daemon.")
     ] = True,
-    engine: EngineOption = Engine.OWN,
+    engine: EngineOption = TrainingEngine.OWN,
     nodes: NodesOption = 1,
     gpus_per_node: GPUsOption = None,
     engine_set: EngineSetOption = None,
@@ -99,34 +127,56 @@ def train(  # noqa: PLR0913 - one parameter a flag
     if not world.leads:
         follow_leader(world)
         return
+    if full and not dry_run:
+        raise ConfigError("--full goes with --dry-run; add it or leave --full out")
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
-    cluster = Cluster(engine, nodes, gpus_per_node, tuple(engine_set or ()))
-    if cluster.is_asked_for:
-        cluster.refuse_jobs(has_jobs=has_jobs or processes is not None)
-        run_file = run_files[0] if run_files else None
-        train_elsewhere(cluster, run_file, overrides or [], out, resume=resume, dry_run=dry_run)
+    has_cluster = nodes != 1 or gpus_per_node is not None or bool(engine_set)
+    _refuse_with_engine(engine, has_jobs=has_jobs or processes is not None, has_cluster=has_cluster)
+    run_file, changes = run_files[0] if run_files else None, overrides or []
+    if engine is TrainingEngine.VERL:
+        from ragen2.cli.verl import Cluster, train_elsewhere
+
+        cluster = Cluster(nodes, gpus_per_node, tuple(engine_set or ()))
+        train_elsewhere(cluster, run_file, changes, out, resume=resume, dry_run=dry_run)
     elif resume is not None:
-        has_settings = bool(run_files or overrides or out is not None)
+        has_settings = bool(run_file or changes or out is not None)
         _refuse_with_resume(has_settings=has_settings, has_jobs=has_jobs)
-        if not dry_run and _starts_others(processes, world):
-            words = ["--resume", str(resume)]
-            raise typer.Exit(start_processes(words, processes or 1, resume))
-        _resume(resume, world, dry_run=dry_run)
+        if dry_run:
+            _print_settings(_settings_of(resume), full=full)
+        else:
+            _resume(resume, world, processes)
     elif has_jobs:
         if world.size > 1 or processes is not None:
             raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
-        named = name_jobs(run_files or [], overrides or [], seeds or 1, out)
+        named = name_jobs(run_files or [], changes, seeds or 1, out)
         if dry_run:
-            print_jobs(named)
+            print_jobs(named, full=full)
         else:
             train_jobs(named, at_once=jobs or 1, mps=mps)
+    elif dry_run:
+        _print_settings(_checked(run_file, changes), full=full)
     else:
-        run_file = run_files[0] if run_files else None
-        if not dry_run and _starts_others(processes, world):
-            raise typer.Exit(_start(run_file, overrides or [], out, processes or 1))
-        _train_one(run_file, overrides or [], out, world, dry_run=dry_run)
+        _train_one(run_file, changes, out, world, processes)
+
+
+def _print_settings(config: RunConfig, *, full: bool) -> None:
+    from ragen2.cli.views.settings import print_settings
+
+    print_settings(config, full=full)
+
+
+def _refuse_with_engine(engine: TrainingEngine, *, has_jobs: bool, has_cluster: bool) -> None:
+    if engine is TrainingEngine.OWN and has_cluster:
+        raise ConfigError(
+            "--nodes, --gpus-per-node and --engine-set go with --engine verl; add it or leave them out"
+        )
+    if engine is TrainingEngine.VERL and has_jobs:
+        raise ConfigError(
+            "--engine verl trains one run, and starts its own processes; leave further run files, "
+            "--seeds, --jobs and --processes out"
+        )
 
 
 def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
@@ -149,16 +199,6 @@ def _starts_others(processes: int | None, world: World) -> bool:
     return world.size == 1 and (processes or 1) > 1
 
 
-def _start(run_file: Path | None, overrides: list[str], out: Path | None, processes: int) -> int:
-    """Find mistakes before any process starts, then start all of them on one run directory."""
-    config = _checked(run_file, overrides)
-    path = _new_path(config, out)
-    words = [str(run_file)] if run_file else []
-    for override in overrides:
-        words += ["--set", override]
-    return start_processes([*words, "--out", str(path)], processes, path)
-
-
 def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
     from ragen2.config import load_run
     from ragen2.runs.loggers import require_loggers
@@ -178,37 +218,49 @@ def _new_path(config: RunConfig, out: Path | None) -> Path:
 
 
 def _train_one(
-    run_file: Path | None, overrides: list[str], out: Path | None, world: World, *, dry_run: bool
+    run_file: Path | None,
+    overrides: list[str],
+    out: Path | None,
+    world: World,
+    processes: int | None,
 ) -> None:
+    """Train a new run, here or in processes of its own; mistakes are found before any of them starts."""
     from ragen2.config import dump_config
-
-    config = _checked(run_file, overrides)
-    if dry_run:
-        print(dump_config(config), end="")
-        return
     from ragen2.rollout.image_support import require_vision
     from ragen2.runs.store import RunDirectory
 
+    starts_others = _starts_others(processes, world)
+    config = _checked(run_file, overrides)
     path = _new_path(config, out)
+    if starts_others:
+        words = [str(run_file)] if run_file else []
+        for override in overrides:
+            words += ["--set", override]
+        raise typer.Exit(start_processes([*words, "--out", str(path)], processes or 1, path))
     with _open(config, world) as agent:
         require_vision(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
         _run(config, agent, run, None, world)
 
 
-def _resume(path: Path, world: World, *, dry_run: bool) -> None:
-    from ragen2.config import dump_config, load_run
+def _settings_of(path: Path) -> RunConfig:
+    """The settings of a run directory, with the loggers that they name at hand."""
+    from ragen2.runs.store import RunDirectory
+
+    RunDirectory.open(path)
+    return _checked(path / "run.toml", [])
+
+
+def _resume(path: Path, world: World, processes: int | None) -> None:
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
-    from ragen2.runs.loggers import require_loggers
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import read_state
 
+    if _starts_others(processes, world):
+        words = ["--resume", str(path)]
+        raise typer.Exit(start_processes(words, processes or 1, path))
+    config = _settings_of(path)
     run = RunDirectory.open(path)
-    config = load_run(path / "run.toml")
-    require_loggers(config.logging.to)
-    if dry_run:
-        print(dump_config(config), end="")
-        return
     checkpoint = newest_checkpoint(path)
     if checkpoint is None and list_checkpoints(path):
         raise RunError(
@@ -275,7 +327,7 @@ def _run(
 
 @contextmanager
 def _naming(run: Path, world: World) -> Iterator[None]:
-    """A lost process is told with the command that goes on."""
+    """A lost process is reported with the command that goes on."""
     if world.size == 1:
         yield
         return

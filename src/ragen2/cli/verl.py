@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ragen2.cli.shared import new_run_path
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -17,65 +14,13 @@ if TYPE_CHECKING:
     from ragen2.integrations.verl.translate import Job
 
 
-class Engine(StrEnum):
-    """What trains."""
-
-    OWN = "own"
-    VERL = "verl"
-
-
-EngineOption = Annotated[
-    Engine,
-    typer.Option(help="What trains: our own loop, or verl on Ray (docs/integrations/verl.md)."),
-]
-NodesOption = Annotated[
-    int, typer.Option(min=1, help="With --engine verl: machines of the Ray cluster.")
-]
-GPUsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="With --engine verl: GPUs of each machine; left out, those of this one. On a CPU: processes.",
-    ),
-]
-EngineSetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="With --engine verl: a setting of verl that the run file knows nothing of, such as "
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.6. Repeatable.",
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the flags say about who trains, and on which machines."""
+    """What the flags say about the machines that train."""
 
-    engine: Engine
     nodes: int
     gpus_per_node: int | None
     settings: tuple[str, ...]
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether another engine trains; flags of one without it are a mistake."""
-        if self.engine is Engine.VERL:
-            return True
-        if self.nodes != 1 or self.gpus_per_node is not None or self.settings:
-            raise ConfigError(
-                "--nodes, --gpus-per-node and --engine-set go with --engine verl; add it or leave "
-                "them out"
-            )
-        return False
-
-    def refuse_jobs(self, *, has_jobs: bool) -> None:
-        """One run is one job."""
-        if has_jobs:
-            raise ConfigError(
-                "--engine verl trains one run, and starts its own processes; leave further run files, "
-                "--seeds, --jobs and --processes out"
-            )
 
 
 def train_elsewhere(
@@ -96,11 +41,6 @@ def train_elsewhere(
         )
     else:
         resume_on_verl(resume, cluster, dry_run=dry_run)
-
-
-def new_run_path(config: RunConfig) -> Path:
-    """Where a run goes that was given no folder."""
-    return Path("runs") / time.strftime(f"{config.env.kind}-{config.algorithm.kind}-%Y%m%d-%H%M%S")
 
 
 def train_on_verl(

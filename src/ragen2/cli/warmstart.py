@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.options import SetOption, require_torch
+from ragen2.cli.shared import SetOption, require_torch
 from ragen2.errors import RunError
 
 
@@ -39,9 +39,9 @@ def warmstart(
     config = load_config(WarmstartConfig, file, overrides or ())
     if out.exists():
         raise RunError(f"{out} exists already; choose another folder with --out")
-    opening = require_torch()
+    torch_backends = require_torch()
     if config.new is not None:
-        agent = opening.make_agent(
+        agent = torch_backends.make_agent(
             config.new,
             tokenizer_corpus(config),
             config.learner,
@@ -49,11 +49,11 @@ def warmstart(
             seed=config.seed,
         )
     else:
-        agent = opening.open_agent(config.model, config.learner, seed=config.seed)
+        agent = torch_backends.open_agent(config.model, config.learner, seed=config.seed)
 
     def report(step: int, loss: float) -> None:
         if step % max(1, config.steps // 10) == 0 or step == 1:
-            print(f"step {step}/{config.steps}  loss {loss:.4f} nats a token", flush=True)
+            print(f"step {step}/{config.steps}  loss {loss:.4f} nats per token", flush=True)
 
     loss = run_warmstart(config, agent.learner, report)
     from ragen2.runs.files import fill_folder

@@ -48,7 +48,7 @@ REGIME_STYLES = {
 
 
 @contextmanager
-def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) -> Iterator[View]:
+def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) -> Iterator[LiveView]:
     """A view for this run, live when standard output is a terminal."""
     console = Console()
     described = "  ".join(f"{name} {value}" for name, value in facts.items())
@@ -58,7 +58,7 @@ def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) ->
         )
     )
     console.print(Text(f"run directory {run.path}"))
-    view = View(config, console, run)
+    view = LiveView(config, console, run)
     if not console.is_terminal:
         yield view
         return
@@ -69,7 +69,7 @@ def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) ->
         live.update(view.render())
 
 
-class View:
+class LiveView:
     """A sink that shows records."""
 
     def __init__(self, config: RunConfig, console: Console, run: RunDirectory) -> None:

@@ -1,16 +1,18 @@
-"""What ``ragen2 preflight`` prints: the signal, the filters, the flat prompts, and the advice."""
+"""What ``ragen2 preflight`` prints: progress, the signal, the filters, the flat prompts, and the advice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from ragen2.diagnostics import Label, Played, Triaged
 from ragen2.trainer.advice import Decision
-from ragen2.trainer.preflight import SCOPE, Preflight
+from ragen2.trainer.preflight import PHASES, SCOPE, Preflight, Tell
 
 MOST_PROMPTS = 3
 """Prompts shown for each label; the JSON file has all."""
@@ -31,6 +33,37 @@ DECISION_STYLES = {
     Decision.EITHER: "bold green",
     Decision.FIX_FIRST: "bold red",
 }
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Tell]:
+    """A line that says what is going on and for how long; plain lines where there is no terminal."""
+    phases = ("model", *PHASES)
+    if not console.is_terminal:
+        last = ""
+
+        def say(phase: str, doing: str) -> None:
+            nonlocal last
+            if phase != last:
+                console.print(f"{phase}: {doing}", markup=False, highlight=False)
+            last = phase
+
+        yield say
+        return
+    bar = Progress(
+        TextColumn("{task.description:<9}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[doing]}"),
+        console=console,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(phases[0], total=len(phases), doing="")
+        yield lambda phase, doing: bar.update(
+            task, description=phase, completed=phases.index(phase), doing=doing
+        )
 
 
 def show(found: Preflight, console: Console) -> None:
@@ -93,7 +126,7 @@ def _signal_rows(found: Preflight) -> list[tuple[str, str, str]]:
         rows.append(("retrieval accuracy", accuracy, f"chance {chance:.2f}; first-turn reasoning"))
         bound = metrics[f"{SCOPE}/mi_bound"]
         information = f"{round(metrics[f'{SCOPE}/mi_estimate'], 2) + 0.0:.2f}"
-        rows.append(("MI, nats a token", information, f"at most {bound:.2f}"))
+        rows.append(("MI, nats per token", information, f"at most {bound:.2f}"))
     rows.append(("regime", (found.regime or "not measured").replace("_", " "), ""))
     return rows
 

@@ -1,4 +1,7 @@
-"""What a step should need, from the shape of a model and the data sheet of a GPU: computed, not measured."""
+"""What a step should need, from the shape of a model and the data sheet of a GPU: computed, not measured.
+
+python benchmarks/scale_estimate.py prints the table of docs/scale.md.
+"""
 
 from __future__ import annotations
 
@@ -122,3 +125,7 @@ def table(gpus: tuple[int, ...] = (1, 8, 32)) -> list[str]:
                 f"{one.update + one.scored:.1f} s | {fits} |"
             )
     return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

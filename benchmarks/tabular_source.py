@@ -82,19 +82,19 @@ class TabularSource:
 
     @cached_property
     def conditional_entropy(self) -> float:
-        """H(Z|X) in nats a trace."""
+        """H(Z|X) in nats per trace."""
         return float(-(self.probability_SP * self.logp_SP).sum(0).mean())
 
     @cached_property
     def entropy(self) -> float:
-        """H(Z) in nats a trace."""
+        """H(Z) in nats per trace."""
         mixture_S = self.probability_SP.mean(1)
         written_S = mixture_S[mixture_S > 0.0]
         return float(-(written_S * np.log(written_S)).sum())
 
     @property
     def mutual_information(self) -> float:
-        """I(X;Z) in nats a trace."""
+        """I(X;Z) in nats per trace."""
         return self.entropy - self.conditional_entropy
 
     @cached_property

@@ -11,8 +11,8 @@ import math
 
 import pytest
 
-from ragen2.diagnostics.calibration import COVERED, Design, count_misses, coverage
-from ragen2.diagnostics.sources import TabularSource
+from calibration import COVERED, Design, count_misses, coverage
+from tabular_source import TabularSource
 
 
 def plausible(repetitions: int, low: float = 0.93, high: float = 0.97) -> tuple[float, float]:

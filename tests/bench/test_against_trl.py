@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ragen2.bench import trl as bench_step
+from ragen2.bench import trl as bench_trl
+from ragen2.bench.peer_job import PeerJob
 from ragen2.bench.trl import (
-    WAYS,
+    MODES,
     Lap,
-    PeerJob,
     Race,
-    chosen_ways,
+    chosen_modes,
     import_trl,
     peer_prompt_tokens,
     prompt_texts,
@@ -29,7 +29,7 @@ def job(tokenizer, texts: list[str]) -> PeerJob:
     return PeerJob(
         prompts,
         lambda seeds, replies: [0.0] * len(replies),
-        prompts_a_step=2,
+        prompts_per_step=2,
         group_size=4,
         max_tokens=8,
         temperature=1.0,
@@ -52,7 +52,7 @@ def test_warm_up_steps_do_not_count_and_the_median_does():
     assert found["ours"]["laps"][0] == {"seconds": 9.0, "cpu_seconds": 9.0, "tokens": 10}
 
 
-def test_ours_is_held_to_the_fastest_way_that_runs(monkeypatch):
+def test_ours_is_held_to_the_fastest_mode_that_runs(monkeypatch):
     speeds = {"generate": 8.0, "static": 6.0}
 
     def race(policy, job, way, *, our_step):
@@ -60,7 +60,7 @@ def test_ours_is_held_to_the_fastest_way_that_runs(monkeypatch):
             raise RuntimeError("no\n  such kernel")
         return Race([lap(2.0, 1)], [lap(speeds[way], 1)])
 
-    monkeypatch.setattr(bench_step, "race", race)
+    monkeypatch.setattr(bench_trl, "race", race)
     ways = ["generate", "continuous", "static"]
     found = race_all(None, None, ways, our_step=lambda step: step, warmup=0)
     assert (found["fastest"], found["ratio"]) == ("static", 3.0)
@@ -69,12 +69,12 @@ def test_ours_is_held_to_the_fastest_way_that_runs(monkeypatch):
         race_all(None, None, ["continuous"], our_step=lambda step: step, warmup=0)
 
 
-def test_all_ways_are_tried_on_a_gpu_and_the_sensible_ones_on_a_cpu():
-    assert chosen_ways(None, torch.device("cuda")) == list(WAYS)
-    assert chosen_ways(None, torch.device("cpu")) == ["generate", "static"]
-    assert chosen_ways(["bfloat16"], torch.device("cpu")) == ["bfloat16"]
+def test_all_modes_are_tried_on_a_gpu_and_the_sensible_ones_on_a_cpu():
+    assert chosen_modes(None, torch.device("cuda")) == list(MODES)
+    assert chosen_modes(None, torch.device("cpu")) == ["generate", "static"]
+    assert chosen_modes(["bfloat16"], torch.device("cpu")) == ["bfloat16"]
     with pytest.raises(ConfigError, match=r"--way must be one of generate, .*, got paged"):
-        chosen_ways(["paged"], torch.device("cpu"))
+        chosen_modes(["paged"], torch.device("cpu"))
 
 
 def test_prompts_go_over_as_text_that_encodes_to_the_same_tokens(embedded, lake_prompts):
@@ -83,7 +83,7 @@ def test_prompts_go_over_as_text_that_encodes_to_the_same_tokens(embedded, lake_
     asked = PeerJob(
         [(seed, ids.tolist()) for seed, ids in enumerate(lake_prompts)],
         asked.reward,
-        prompts_a_step=2,
+        prompts_per_step=2,
         group_size=4,
         max_tokens=8,
         temperature=1.0,

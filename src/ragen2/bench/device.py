@@ -1,12 +1,17 @@
-"""What a device's memory allows: tokens a second if every byte that decoding needs were read once a token."""
+"""The device that is timed: what it is, when it is done, and what its memory allows in tokens per second.
+
+The limit is that of decoding in which every byte that is needed is read once per token.
+"""
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}
 """Size of the copied block: many times any cache."""
@@ -18,9 +23,9 @@ class DecodeLimit:
     """Bytes of one decoding step, and what the measured bandwidth makes of them."""
 
     bandwidth: float
-    """Bytes a second, read and written together, of a plain copy on this device."""
+    """Bytes per second, read and written together, of a plain copy on this device."""
     weight_bytes: int
-    """Read once a step, whatever the number of sequences."""
+    """Read once per step, whatever the number of sequences."""
     cache_bytes: float
     """Keys and values that one sequence reads in a step, at the mean length of the run."""
     sequences: int
@@ -36,7 +41,7 @@ class DecodeLimit:
 
 
 def copy_bandwidth(device: torch.device, *, size: int | None = None) -> float:
-    """Bytes a second of the fastest of several copies on ``device``; each byte is read and written."""
+    """Bytes per second of the fastest of several copies on ``device``; each byte is read and written."""
     count = size or COPY_BYTES.get(device.type, min(COPY_BYTES.values()))
     source = torch.ones(count, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -60,7 +65,7 @@ def decode_limit(
     return DecodeLimit(
         bandwidth=bandwidth,
         weight_bytes=bytes_each * read_weights(network),
-        cache_bytes=bytes_each * length * cache_values_a_token(network.config),
+        cache_bytes=bytes_each * length * cache_values_per_token(network.config),
         sequences=sequences,
     )
 
@@ -72,11 +77,22 @@ def read_weights(network: Any) -> int:
     return int(total if table is head else total - table.numel())
 
 
-def cache_values_a_token(config: Any) -> int:
+def cache_values_per_token(config: Any) -> int:
     """Numbers that a token leaves in the cache: a key and a value for each head of each layer."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * size)
+
+
+def machine(device: torch.device) -> dict[str, str | int]:
+    """What the figures were measured on."""
+    is_gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if is_gpu else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
 
 
 def wait_for(device: torch.device) -> None:

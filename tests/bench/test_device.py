@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ragen2.bench import memory_limit as bench_limit
-from ragen2.bench.memory_limit import (
-    cache_values_a_token,
+from ragen2.bench import device as bench_device
+from ragen2.bench.device import (
+    cache_values_per_token,
     copy_bandwidth,
     decode_limit,
+    machine,
     read_weights,
 )
 
@@ -38,17 +39,22 @@ def test_a_table_of_embeddings_is_read_only_as_a_head(tied):
 
 
 def test_a_token_leaves_a_key_and_a_value_in_every_layer():
-    assert cache_values_a_token(model(tied=True).config) == 2 * 3 * 2 * (16 // 4)
+    assert cache_values_per_token(model(tied=True).config) == 2 * 3 * 2 * (16 // 4)
 
 
-def test_tokens_a_second_follow_from_bytes_and_bandwidth():
+def test_tokens_per_second_follow_from_bytes_and_bandwidth():
     network = model(tied=True)
     limit = decode_limit(network, 10, 5.0, bytes_each=2, bandwidth=1e6)
     step = 2 * (LAYERS + 50 * 16) + 10 * 5 * 2 * 48
     assert limit.tokens_per_second == pytest.approx(10 * 1e6 / step)
 
 
+def test_the_figures_say_what_they_were_measured_on():
+    found = machine(torch.device("cpu"))
+    assert set(found) == {"device", "threads", "torch", "transformers"}
+
+
 def test_a_copy_reads_and_writes_each_byte_and_the_fastest_counts(monkeypatch):
     times = iter([0.0, 5.0] * 3 + [0.0, 2.0] + [0.0, 4.0] * 4)
-    monkeypatch.setattr(bench_limit.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(bench_device.time, "perf_counter", lambda: next(times))
     assert copy_bandwidth(torch.device("cpu"), size=1000) == 2 * 1000 / 2.0

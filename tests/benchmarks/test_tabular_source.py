@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from calibration import exact_metrics
 from ragen2.diagnostics import measure
-from ragen2.diagnostics.calibration import exact_metrics
-from ragen2.diagnostics.sources import NEVER, TabularSource
 from ragen2.errors import ConfigError
+from tabular_source import NEVER, TabularSource
 
 LEVELS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import EarlyWarning
-from ragen2.diagnostics.training_curves import (
+from training_curves import (
     MEASUREMENTS,
     Fate,
     Outcome,

@@ -15,9 +15,9 @@ import numpy as np
 
 from ragen2.diagnostics.judging.warning import EarlyWarning
 from ragen2.diagnostics.metrics.mutual_information import measure
-from ragen2.diagnostics.sources import TabularSource
 from ragen2.seeding import stream
 from ragen2.types import FloatArray
+from tabular_source import TabularSource
 
 MEASUREMENTS = 120
 POOL = 32

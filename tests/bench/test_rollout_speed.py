@@ -22,7 +22,6 @@ from ragen2.bench.rollout import (
     greedy_agreement,
     limit_of,
     logprob_gap,
-    machine,
     rollout_costs,
     timed_in_turn,
     write_ours,
@@ -89,7 +88,7 @@ def test_a_completion_that_ends_early_is_not_timed(ending):
         write_ours(policy, draw_requests(policy, SIZE, 0), 12)
 
 
-def test_ways_take_turns_on_the_same_requests(endless):
+def test_samplers_take_turns_on_the_same_requests(endless):
     calls = []
     ways = {name: lambda requests, name=name: calls.append((name, requests)) for name in "ab"}
     costs = timed_in_turn(endless, ways, SIZE, 2)
@@ -99,7 +98,7 @@ def test_ways_take_turns_on_the_same_requests(endless):
     assert [len(cost.repeats) for cost in costs.values()] == [2, 2]
 
 
-def test_tokens_a_second_are_those_of_the_median_run(endless, monkeypatch):
+def test_tokens_per_second_are_those_of_the_median_run(endless, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 12.0, 20.0, 24.0, 30.0, 33.0])  # 9 the first time, then 2, 4, 3
     monkeypatch.setattr(bench_rollout.time, "perf_counter", lambda: next(clock))
     cost = timed_in_turn(endless, {"a": list}, SIZE, 3)["a"]
@@ -107,7 +106,7 @@ def test_tokens_a_second_are_those_of_the_median_run(endless, monkeypatch):
     assert cost.tokens_per_second == 6 * 12 / 3.0
 
 
-def test_both_ways_are_timed_on_a_cpu(endless):
+def test_both_samplers_are_timed_on_a_cpu(endless):
     costs = rollout_costs(endless, SIZE, repeats=1)
     assert list(costs) == [OURS, DYNAMIC]
     assert all(cost.seconds > 0 for cost in costs.values())
@@ -157,7 +156,6 @@ def test_the_limit_is_for_the_mean_length_of_the_cache(endless):
     assert limit.weight_bytes == 4 * sum(p.numel() for p in endless.network.parameters())
 
 
-def test_the_figures_say_what_they_were_measured_on(endless, small):
-    assert set(machine(endless.device)) == {"device", "threads", "torch", "transformers"}
+def test_an_engine_that_is_not_ours_is_named_with_the_reason(small):
     plain = endless_policy(*small, engine="plain")
     assert engine_of(plain) == "plain, because the plain path was asked for"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from ragen2.backends.sampling.hf import HFPolicy
-from ragen2.bench.score import compare, machine, naive_score
+from ragen2.backends.scripted import ByteTokenizer
+from ragen2.bench.score import compare, expert_traces, measured_on, naive_score
+from ragen2.envs import FrozenLake
 from ragen2.policy import Pair
 
 CONTEXTS = [np.arange(5, 25), np.arange(30, 50)]
@@ -42,6 +46,22 @@ def test_naive_scores_are_those_of_plain_forwards(tiny, forward_logprobs):
 
 
 def test_the_figures_say_what_they_were_measured_on(tiny):
-    found = machine(tiny)
+    found = measured_on(tiny)
     assert set(found) == {"device", "threads", "torch", "transformers", "way"}
     assert found["way"] == "score_by_trees"
+
+
+@pytest.mark.parametrize(("prompts", "traces"), [(8, 64), (64, 64), (3, 7)])
+def test_traces_are_dealt_evenly_over_distinct_prompts(prompts, traces):
+    made = expert_traces(FrozenLake(), ByteTokenizer(), prompts=prompts, traces=traces)
+    owners = Counter(trace.prompt_ids_T.tobytes() for trace in made)
+    assert len(made) == traces
+    assert len(owners) == prompts
+    assert max(owners.values()) - min(owners.values()) <= 1
+    pairs = {(t.prompt_ids_T.tobytes(), t.reasoning_ids_T.tobytes()) for t in made}
+    assert len(pairs) == traces
+
+
+def test_the_same_sizes_give_the_same_batch():
+    one, two = (expert_traces(FrozenLake(), ByteTokenizer(), prompts=4, traces=8) for _ in range(2))
+    assert [t.reasoning_ids_T.tolist() for t in one] == [t.reasoning_ids_T.tolist() for t in two]

@@ -1,0 +1,95 @@
+"""What several verbs share: options, exit codes, Ctrl-C, torch with a clear error, JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ragen2.errors import DependencyError, RunError
+
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+    from ragen2.config import RunConfig
+    from ragen2.envs import Env
+
+EXIT_FAILED = 1
+EXIT_USER = 2
+EXIT_INTERRUPTED = 130
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting; may be given often."),
+]
+
+
+def require_torch() -> ModuleType:
+    """``ragen2.backends.open``, or a line that says how to install what it needs."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # On busy cores, threads that wait by spinning slow a small model down several times over.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    try:
+        from ragen2.backends import open as torch_backends
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ragen2"):
+            raise
+        raise DependencyError(
+            f"this needs torch and transformers ({error.name} is missing); pip install 'ragen2[train]'"
+        ) from error
+    torch_backends.quiet_transformers()
+    return torch_backends
+
+
+class StopRequest:
+    """True after the first Ctrl-C or SIGTERM, so that the step is finished; a second stops at once."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.is_set = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def __call__(self) -> bool:
+        """Whether it was asked for."""
+        return self.is_set
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.is_set:
+            raise KeyboardInterrupt
+        self.is_set = True
+        print(f"\n{self.answer}; press Ctrl-C again to stop at once", flush=True)
+
+
+def new_run_path(config: RunConfig) -> Path:
+    """Where a run goes that was given no folder."""
+    return Path("runs") / time.strftime(f"{config.env.kind}-{config.algorithm.kind}-%Y%m%d-%H%M%S")
+
+
+def make_env(name: str, overrides: list[str] | None) -> Env:
+    """The environment of that name; ``--set`` may say ``env.size=5`` or ``size=5``."""
+    from ragen2.config import apply_override
+    from ragen2.envs import Env
+
+    data: dict[str, object] = {"kind": name}
+    for override in overrides or ():
+        data = apply_override(data, override.removeprefix("env."))
+    return Env.from_dict(data, name)
+
+
+def write_json(flag: str, file: Path, found: dict[str, Any]) -> None:
+    """All that was found, for a program to read; ``flag`` is named where it cannot be written."""
+    from ragen2.runs.files import write_atomically
+
+    try:
+        write_atomically(file, json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"{flag} {file} cannot be written: {error.strerror}") from error
