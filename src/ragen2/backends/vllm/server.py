@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.remote.calls import Answer, BadAnswer, Endpoint, Missing, root_of
+from ragen2.backends.remote.client import Answer, BadAnswer, Missing, Refused, ServerClient
 from ragen2.backends.remote.policy import ServerPolicy
 from ragen2.backends.vllm.weights import WeightWatch, save_weights
 from ragen2.backends.vllm.worker import EXTENSION
@@ -71,9 +71,9 @@ class PushedServer:
         """Ask, once, whether the server was started so that it can take weights."""
         if self._is_checked:
             return
-        endpoint = self._endpoint("server_info?config_format=json")
         try:
-            found = endpoint.get(_read_extension)
+            with self._client() as client:
+                found = client.get("server_info?config_format=json", _read_extension)
         except Missing as error:
             raise self._cannot(f"it was started without VLLM_SERVER_DEV_MODE=1: {error}") from error
         if found != EXTENSION:
@@ -87,11 +87,15 @@ class PushedServer:
         )
 
     def _call(self, path: str, body: Answer) -> None:
-        self._endpoint(path).post(body, refused=ModelError, read=_read_done)
+        with self._client() as client:
+            try:
+                client.post(path, body, _read_done)
+            except Refused as error:
+                raise ModelError(f"{client.root}/{path} refused the call: {error}") from error
 
-    def _endpoint(self, path: str) -> Endpoint:
-        scorer = self.server.scorer
-        return Endpoint(f"{root_of(scorer.url)}/{path}", scorer.settings)
+    def _client(self) -> ServerClient:
+        """These calls take no tokens, so they do not count in the server's usage."""
+        return ServerClient(self.server.scorer.url, self.server.scorer.settings)
 
 
 def _read_done(answer: Answer) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from ragen2.algorithms import PPO
-from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.distributed.process_group import Crew, join_process_group
 from ragen2.backends.distributed.sharded import ShardedLearner
 from ragen2.backends.distributed.team import Replicas, Shards
@@ -25,6 +24,7 @@ from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.new_model import new_model, train_tokenizer
 from ragen2.backends.open import quiet_transformers
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.types import FloatArray, Sample
 
 SMALL = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=256)

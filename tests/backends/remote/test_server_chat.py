@@ -1,4 +1,4 @@
-"""A server that speaks chat alone: it can be played and judged, through all faults, but not scored."""
+"""A server that offers chat alone: it can be played and judged, through all faults, but not scored."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_the_way_by_tokens_names_the_way_by_words(behaviour, tmp_path, monkeypat
         served = CliRunner().invoke(app, [*words, f"--set=model.path={EMBEDDED}"])
         no_tokenizer = CliRunner().invoke(app, words)
     assert isinstance(served.exception, ModelError)
-    told = f"{url}/v1/completions answered 404: this is a chat model; if it speaks chat alone, use {cure}"
+    told = f"{url}/v1/completions answered 404: this is a chat model; if it offers chat alone, use {cure}"
     assert str(served.exception) == told
     assert isinstance(no_tokenizer.exception, ModelError)
     assert str(no_tokenizer.exception).startswith(f"the tokenizer of {MODEL} is not found: ")
@@ -269,7 +269,7 @@ def test_no_torch_is_needed(behaviour, tmp_path):
     with serving(behaviour) as url:
         done = subprocess.run(
             [sys.executable, "-c", script, *evaluate(url, tmp_path / "run")],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
             capture_output=True,
             text=True,
             check=False,

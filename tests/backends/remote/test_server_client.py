@@ -9,13 +9,13 @@ import time
 
 import numpy as np
 import pytest
+from faulty_server import Behaviour, serving
 
-from ragen2.backends.remote.calls import seconds_asked, wait_seconds
+from ragen2.backends.remote.batch import call_all
+from ragen2.backends.remote.client import Meter, ServerClient, seconds_asked, wait_seconds
 from ragen2.backends.remote.journal import Journal, request_name
-from ragen2.backends.remote.pool import call_all
 from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.remote.usage import Meter
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish
 
@@ -75,7 +75,7 @@ def test_totals_and_their_cost():
     )
 
 
-def test_calls_come_back_in_order_and_are_told_of_once_each():
+def test_calls_come_back_in_order_and_each_is_reported_once():
     told: list[tuple[int, int]] = []
     found = call_all(
         lambda n: n * n,
@@ -193,3 +193,46 @@ def test_a_name_covers_all_that_decides_a_completion():
     }
     assert len(names) == 6
     assert request_name(request(), params) == request_name(request(), SamplingParams())
+
+
+def plain_client(url: str, **settings) -> ServerClient:
+    return ServerClient(url, ServerSettings(retries=0, **settings))
+
+
+def test_the_requests_of_a_batch_share_their_connections():
+    behaviour = Behaviour(tokenizer=None)
+    with serving(behaviour) as url:
+        with plain_client(url) as client:
+            for seed in range(5):
+                client.post("v1/chat/completions", {"messages": [], "seed": seed}, dict)
+        assert len(behaviour.seen) == 5
+        assert len(behaviour.connections) == 1
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http:///v1", "http://x:port", "x:8000"])
+def test_what_is_no_address_is_told_before_anything_is_sent(url):
+    with pytest.raises(ConfigError, match="is no address of a server; it starts with http"):
+        plain_client(url)
+
+
+def test_a_key_that_cannot_be_sent_is_not_shown(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "secret\nmore")
+    with pytest.raises(ConfigError, match=r"^the variable SOME_KEY holds .* no key has$"):
+        plain_client("http://x", api_key_env="SOME_KEY")
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "gopher://x")
+    with pytest.raises(ConfigError, match=r"^the proxy of this machine cannot be used: .*NO_PROXY"):
+        plain_client("http://x")
+
+
+def test_a_question_that_is_refused_is_one_line():
+    behaviour = Behaviour(tokenizer=None)
+    behaviour.question_status = 400
+    with (
+        serving(behaviour) as url,
+        plain_client(url) as client,
+        pytest.raises(ModelError, match=r"v1/models refused the request: no list$"),
+    ):
+        client.get("v1/models", dict)
