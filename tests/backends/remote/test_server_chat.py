@@ -64,7 +64,7 @@ def test_play_through_every_fault_is_play_without_one(behaviour):
     assert lines(stormy) == lines(calm)
     turns = [turn for group in stormy for one in group.trajectories for turn in one.turns]
     assert len(turns) > len(TASKS) * 4
-    usage = server.meter.usage
+    usage = server.usage
     assert (usage.requests, usage.failures) == (len(turns), sum(behaviour.faults.values()))
     assert usage.written_tokens == sum(len(turn.completion.text.split()) for turn in turns)
 

@@ -12,7 +12,7 @@ import pytest
 from faulty_server import Behaviour, serving
 
 from ragen2.backends.remote.batch import call_all
-from ragen2.backends.remote.client import Meter, ServerClient, seconds_asked, wait_seconds
+from ragen2.backends.remote.client import ServerClient, Usage, seconds_asked, wait_seconds
 from ragen2.backends.remote.journal import Journal, request_name
 from ragen2.backends.remote.settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError, RunError
@@ -56,13 +56,12 @@ def test_retry_after_is_read_as_seconds_and_as_a_date():
 
 
 def test_totals_and_their_cost():
-    meter = Meter()
-    meter.answered({"usage": {"prompt_tokens": 3_000, "completion_tokens": 500}})
-    meter.answered({"usage": {"prompt_tokens": 1_000, "completion_tokens": None}})
-    meter.answered({"choices": []})
-    meter.answered({"data": []}, has_tokens=False)
-    meter.failed()
-    usage = meter.usage
+    usage = Usage()
+    usage.add_answer({"usage": {"prompt_tokens": 3_000, "completion_tokens": 500}})
+    usage.add_answer({"usage": {"prompt_tokens": 1_000, "completion_tokens": None}})
+    usage.add_answer({"choices": []})
+    usage.add_answer({"data": []}, has_tokens=False)
+    usage.add_failure()
     assert usage.cost(ServerSettings()) is None
     prices = ServerSettings(input_price=2.0, output_price=10.0)
     assert usage.cost(prices) == pytest.approx((4_000 * 2 + 500 * 10) / 1e6)
@@ -70,7 +69,7 @@ def test_totals_and_their_cost():
         "server: 4 requests, 1 failed tries, 4,000 prompt tokens, 500 written tokens, "
         "1 answers without a count of tokens, cost 0.0130"
     )
-    assert Meter().usage.line(ServerSettings()) == (
+    assert Usage().line(ServerSettings()) == (
         "server: 0 requests, 0 prompt tokens, 0 written tokens"
     )
 

@@ -88,7 +88,7 @@ def test_play_through_every_fault_is_play_without_one(behaviour, tokenizer):
     members = [(group.prompt.seed, one.luck) for group in stormy for one in group.trajectories]
     assert sorted(members) == [(task.seed, task.luck) for group in TASKS for task in group]
     turns = [turn for group in stormy for one in group.trajectories for turn in one.turns]
-    usage = policy.scorer.meter.usage
+    usage = policy.scorer.usage
     assert usage.requests == len(turns) + 1  # one question about the model's context
     assert usage.failures == sum(behaviour.faults.values())
     assert usage.written_tokens == sum(len(turn.completion.ids_T) for turn in turns)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ragen2.backends.remote.batch import SEEDS, completions_of, only_choice
-from ragen2.backends.remote.client import BadAnswer, Meter, Refused, ServerClient, first_taken
+from ragen2.backends.remote.client import BadAnswer, Refused, ServerClient, Usage, first_taken
 from ragen2.backends.remote.journal import Journal, chat_name
 from ragen2.backends.remote.settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError
@@ -49,7 +49,7 @@ class ChatServer:
     settings: ServerSettings = field(default_factory=ServerSettings)
     journal: Journal | None = None
     """Where completions are kept, and taken from instead of being asked for again."""
-    meter: Meter = field(default_factory=Meter)
+    usage: Usage = field(default_factory=Usage)
     _form: ChatForm | None = None
     """The first form of request that was taken."""
 
@@ -59,7 +59,7 @@ class ChatServer:
             raise ConfigError(
                 f"rollout.top_k is {params.top_k}, which chat completions know nothing of; set it to 0"
             )
-        with ServerClient(self.url, self.settings, self.meter) as client:
+        with ServerClient(self.url, self.settings, self.usage) as client:
             return completions_of(
                 [chat_name(request, params) for request in requests],
                 requests,
@@ -70,7 +70,7 @@ class ChatServer:
 
     def usage_line(self) -> str:
         """What it all took."""
-        return self.meter.usage.line(self.settings)
+        return self.usage.line(self.settings)
 
     def _complete(
         self, client: ServerClient, request: ChatRequest, params: SamplingParams

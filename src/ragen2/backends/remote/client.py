@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Self, TypeVar
 
@@ -63,9 +63,12 @@ class _Trouble(Exception):
         self.seconds_asked = seconds_asked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
-    """Totals so far. Tokens are those that the server itself counted in answers that arrived."""
+    """Totals so far, added up from many threads.
+
+    Tokens are those that the server itself counted in answers that arrived.
+    """
 
     requests: int = 0
     failures: int = 0
@@ -74,6 +77,22 @@ class Usage:
     written_tokens: int = 0
     uncounted: int = 0
     """Answers that did not say how many tokens they took."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add_failure(self) -> None:
+        """Count a try without a usable answer."""
+        with self._lock:
+            self.failures += 1
+
+    def add_answer(self, answer: Answer, *, has_tokens: bool = True) -> None:
+        """Count an answer, with the tokens it says it took; one to a mere question took none."""
+        said = answer.get("usage")
+        counts = said if isinstance(said, dict) else {}
+        with self._lock:
+            self.requests += 1
+            self.prompt_tokens += int(counts.get("prompt_tokens") or 0)
+            self.written_tokens += int(counts.get("completion_tokens") or 0)
+            self.uncounted += has_tokens and not counts
 
     def cost(self, settings: ServerSettings) -> float | None:
         """Money in the unit of the prices; None when no price is set."""
@@ -101,39 +120,6 @@ class Usage:
         return f"server: {', '.join(parts)}"
 
 
-class Meter:
-    """Adds up usage from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._usage = Usage()
-
-    @property
-    def usage(self) -> Usage:
-        """Totals so far."""
-        with self._lock:
-            return self._usage
-
-    def failed(self) -> None:
-        """Count a try without a usable answer."""
-        with self._lock:
-            self._usage = replace(self._usage, failures=self._usage.failures + 1)
-
-    def answered(self, answer: Answer, *, has_tokens: bool = True) -> None:
-        """Count an answer, with the tokens it says it took; one to a mere question took none."""
-        said = answer.get("usage")
-        counts = said if isinstance(said, dict) else {}
-        with self._lock:
-            old = self._usage
-            self._usage = replace(
-                old,
-                requests=old.requests + 1,
-                prompt_tokens=old.prompt_tokens + int(counts.get("prompt_tokens") or 0),
-                written_tokens=old.written_tokens + int(counts.get("completion_tokens") or 0),
-                uncounted=old.uncounted + (has_tokens and not counts),
-            )
-
-
 class ServerClient:
     """Requests to one server, from many threads, until it is closed; ``url`` is its root or its ``/v1``.
 
@@ -141,13 +127,13 @@ class ServerClient:
     """
 
     def __init__(
-        self, url: str, settings: ServerSettings | None = None, meter: Meter | None = None
+        self, url: str, settings: ServerSettings | None = None, usage: Usage | None = None
     ) -> None:
         self.root = url.rstrip("/").removesuffix("/v1")
         self.settings = settings or ServerSettings()
         self.stopped = threading.Event()
         """Once set, a call that waits for its next try gives up."""
-        self._meter = meter or Meter()
+        self._usage = usage or Usage()
         self._http = _open_http(self.root, self.settings)
 
     def __enter__(self) -> Self:
@@ -182,9 +168,9 @@ class ServerClient:
             except _Trouble as error:
                 trouble = error
             else:
-                self._meter.answered(answer, has_tokens=sent is not None)
+                self._usage.add_answer(answer, has_tokens=sent is not None)
                 return found
-            self._meter.failed()
+            self._usage.add_failure()
             if attempt < tries:
                 self._wait(url, sent or b"", attempt, trouble)
         raise ModelError(f"{url} {trouble} ({tries} tries); check the address and the server")

@@ -59,7 +59,7 @@ class ServerPolicy:
 
     def usage_line(self) -> str:
         """What it all took."""
-        return self.scorer.meter.usage.line(self.scorer.settings)
+        return self.scorer.usage.line(self.scorer.settings)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         """Log-prob of every continuation token, one array per pair."""

@@ -18,9 +18,9 @@ from ragen2.backends.remote.batch import call_all
 from ragen2.backends.remote.client import (
     Answer,
     BadAnswer,
-    Meter,
     Refused,
     ServerClient,
+    Usage,
     first_taken,
 )
 from ragen2.backends.remote.settings import ServerSettings
@@ -54,11 +54,11 @@ class ServerScorer:
     dialect: Dialect | None = None
     max_tokens: Literal[0, 1] | None = None
     settings: ServerSettings = field(default_factory=ServerSettings)
-    meter: Meter = field(default_factory=Meter)
+    usage: Usage = field(default_factory=Usage)
 
     def client(self) -> ServerClient:
         """Connections for one batch of requests."""
-        return ServerClient(self.url, self.settings, self.meter)
+        return ServerClient(self.url, self.settings, self.usage)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         """Log-prob of every continuation token, one array per pair."""
