@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as hf_logging
 
 from ragen2.algorithms import PPO, Algorithm
-from ragen2.backends.distributed.team import Replicas, Shards
+from ragen2.backends.distributed.parallelism import Replicas, Shards
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.load import locate, open_model, open_tokenizer, pick_device
 from ragen2.backends.new_model import new_inputs, new_model, train_tokenizer
@@ -26,7 +26,7 @@ from ragen2.backends.vllm.server import PushedServer
 from ragen2.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from ragen2.backends.distributed.process_group import Crew
+    from ragen2.backends.distributed.process_group import ProcessGroup
 
 
 def quiet_transformers() -> None:
@@ -59,20 +59,20 @@ def open_agent(
     seed: int,
     algorithm: Algorithm | None = None,
     steps: int = 0,
-    crew: Crew | None = None,
+    processes: ProcessGroup | None = None,
     server: ServerSettings | None = None,
 ) -> Agent:
     """Load the model and put a learner and a policy over it, with what ``algorithm`` needs beside.
 
-    ``steps`` of the run is what a falling learning rate falls over. ``crew`` is the processes to share
+    ``steps`` of the run is what a falling learning rate falls over. ``processes`` are those to share
     updates with.
     """
     device = pick_device(model.device)
-    if crew is not None:
+    if processes is not None:
         _refuse_in_processes(model.engine)
-        crew.take_device(device)
+        processes.take_device(device)
     network, tokenizer = open_model(model.path, device=device)
-    trained = _learner(network, tokenizer, model, learner, seed, crew)
+    trained = _learner(network, tokenizer, model, learner, seed, processes)
     silent = algorithm.critic_warmup if isinstance(algorithm, PPO) else 0
     trained.set_total_updates(max(0, steps - silent) * learner.epochs * learner.minibatches)
     if algorithm is not None and algorithm.kl_coefficient > 0.0:
@@ -132,16 +132,17 @@ def _learner(
     model: ModelSettings,
     settings: LearnerSettings,
     seed: int,
-    crew: Crew | None,
+    processes: ProcessGroup | None,
 ) -> TorchLearner:
-    if crew is None:
+    if processes is None:
         return TorchLearner(network, tokenizer, model, settings, seed=seed)
     if settings.parallel == "fsdp2":
         from ragen2.backends.distributed.sharded import ShardedLearner
 
-        team = Shards(crew)
-        return ShardedLearner(network, tokenizer, model, settings, seed=seed, team=team)
-    return TorchLearner(network, tokenizer, model, settings, seed=seed, team=Replicas(crew))
+        shards = Shards(processes)
+        return ShardedLearner(network, tokenizer, model, settings, seed=seed, parallelism=shards)
+    replicas = Replicas(processes)
+    return TorchLearner(network, tokenizer, model, settings, seed=seed, parallelism=replicas)
 
 
 def open_policy(model: str, device: str = "auto", *, score_tokens: int = SCORE_TOKENS) -> HFPolicy:

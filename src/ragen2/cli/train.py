@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.backends.distributed.world import World, world_of
+from ragen2.backends.distributed.rank import Rank, rank_of
 from ragen2.cli.interrupt import EXIT_INTERRUPTED, StopRequest
 from ragen2.cli.options import SetOption, require_torch
-from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
+from ragen2.cli.processes import open_rank_zero, resume_line, run_worker, start_processes
 from ragen2.cli.verl import (
     Cluster,
     Engine,
@@ -96,9 +96,9 @@ def train(  # noqa: PLR0913 - one parameter a flag
 
     Example: ragen2 train --set steps=20 --set filter.mass=0.8 --out runs/try
     """
-    world = world_of(os.environ)
-    if not world.leads:
-        follow_leader(world)
+    rank = rank_of(os.environ)
+    if not rank.is_zero:
+        run_worker(rank)
         return
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
     cluster = Cluster(engine, nodes, gpus_per_node, tuple(engine_set or ()))
@@ -109,12 +109,12 @@ def train(  # noqa: PLR0913 - one parameter a flag
     elif resume is not None:
         has_settings = bool(run_files or overrides or out is not None)
         _refuse_with_resume(has_settings=has_settings, has_jobs=has_jobs)
-        if not dry_run and _starts_others(processes, world):
+        if not dry_run and _starts_others(processes, rank):
             words = ["--resume", str(resume)]
             raise typer.Exit(start_processes(words, processes or 1, resume))
-        _resume(resume, world, dry_run=dry_run)
+        _resume(resume, rank, dry_run=dry_run)
     elif has_jobs:
-        if world.size > 1 or processes is not None:
+        if rank.world_size > 1 or processes is not None:
             raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
@@ -125,9 +125,9 @@ def train(  # noqa: PLR0913 - one parameter a flag
             train_jobs(named, at_once=jobs or 1, mps=mps)
     else:
         run_file = run_files[0] if run_files else None
-        if not dry_run and _starts_others(processes, world):
+        if not dry_run and _starts_others(processes, rank):
             raise typer.Exit(_start(run_file, overrides or [], out, processes or 1))
-        _train_one(run_file, overrides or [], out, world, dry_run=dry_run)
+        _train_one(run_file, overrides or [], out, rank, dry_run=dry_run)
 
 
 def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
@@ -141,13 +141,13 @@ def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
         )
 
 
-def _starts_others(processes: int | None, world: World) -> bool:
+def _starts_others(processes: int | None, rank: Rank) -> bool:
     """Whether ``--processes`` asks for a job; inside one, the number must be the same."""
-    if world.size > 1 and processes not in (None, world.size):
+    if rank.world_size > 1 and processes not in (None, rank.world_size):
         raise ConfigError(
-            f"--processes is {processes}, but this is a job of {world.size} already; leave one out"
+            f"--processes is {processes}, but this is a job of {rank.world_size} already; leave one out"
         )
-    return world.size == 1 and (processes or 1) > 1
+    return rank.world_size == 1 and (processes or 1) > 1
 
 
 def _start(run_file: Path | None, overrides: list[str], out: Path | None, processes: int) -> int:
@@ -179,7 +179,7 @@ def _new_path(config: RunConfig, out: Path | None) -> Path:
 
 
 def _train_one(
-    run_file: Path | None, overrides: list[str], out: Path | None, world: World, *, dry_run: bool
+    run_file: Path | None, overrides: list[str], out: Path | None, rank: Rank, *, dry_run: bool
 ) -> None:
     from ragen2.config import dump_config
 
@@ -191,13 +191,13 @@ def _train_one(
     from ragen2.runs.store import RunDirectory
 
     path = _new_path(config, out)
-    with _open(config, world) as agent:
+    with _open(config, rank) as agent:
         require_vision(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
-        _run(config, agent, run, None, world)
+        _run(config, agent, run, None, rank)
 
 
-def _resume(path: Path, world: World, *, dry_run: bool) -> None:
+def _resume(path: Path, rank: Rank, *, dry_run: bool) -> None:
     from ragen2.config import dump_config, load_run
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
     from ragen2.runs.loggers import require_loggers
@@ -217,21 +217,21 @@ def _resume(path: Path, world: World, *, dry_run: bool) -> None:
             f"{path / 'checkpoints'} and resume"
         )
     state = read_state(checkpoint) if checkpoint else None
-    with _open(config, world) as agent:
+    with _open(config, rank) as agent:
         if checkpoint:
             agent.learner.load(checkpoint)
         run.rewind(state.step if state else -1)
         if state is not None and state.step >= config.steps:
             print(f"{path} is finished: {state.step} of {config.steps} steps are done")
-        _run(config, agent, run, state, world)
+        _run(config, agent, run, state, rank)
 
 
 @contextmanager
-def _open(config: RunConfig, world: World) -> Iterator[Trained]:
-    """Learner and policy; in a job of several processes, those that lead all of them."""
-    if world.size > 1:
-        with lead(config, world) as leader:
-            yield Trained(leader, leader)
+def _open(config: RunConfig, rank: Rank) -> Iterator[Trained]:
+    """Learner and policy; in a job of several processes, those that command all of them."""
+    if rank.world_size > 1:
+        with open_rank_zero(config, rank) as all_processes:
+            yield Trained(all_processes, all_processes)
         return
     agent = require_torch().open_agent(
         config.model,
@@ -245,7 +245,7 @@ def _open(config: RunConfig, world: World) -> Iterator[Trained]:
 
 
 def _run(
-    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, world: World
+    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, rank: Rank
 ) -> None:
     from ragen2.cli.views.live import live_view
     from ragen2.reports.page import write_report
@@ -257,7 +257,7 @@ def _run(
     loggers = _loggers(config, run, state)
     with loggers as others, live_view(config, run, agent.learner.describe()) as view:
         sinks = [view, *others]
-        with _naming(run.path, world):
+        with _naming(run.path, rank):
             final = train_loop(
                 config, agent.policy, agent.learner, run, state=state, sinks=sinks, stop_asked=asked
             )
@@ -275,9 +275,9 @@ def _run(
 
 
 @contextmanager
-def _naming(run: Path, world: World) -> Iterator[None]:
-    """A lost process is told with the command that goes on."""
-    if world.size == 1:
+def _naming(run: Path, rank: Rank) -> Iterator[None]:
+    """A lost process is reported with the command that goes on."""
+    if rank.world_size == 1:
         yield
         return
     from ragen2.backends.distributed.process_group import LostProcess
@@ -285,7 +285,7 @@ def _naming(run: Path, world: World) -> Iterator[None]:
     try:
         yield
     except LostProcess as error:
-        raise RunError(f"{error}; {resume_line(run, world.size)}") from error
+        raise RunError(f"{error}; {resume_line(run, rank.world_size)}") from error
 
 
 def _loggers(
