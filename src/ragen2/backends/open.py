@@ -1,4 +1,4 @@
-"""Open everything a run needs of torch in one call: learner and policy over the same weights."""
+"""Open everything that a run needs of torch in one call: learner and policy over the same weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import SCORE_TOKENS, LearnerSettings, ModelSettings, NewModel
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ def quiet_transformers() -> None:
     hf_logging.disable_progress_bar()
 
 
-Follower = HFPolicy | VllmPolicy | PushedServer
-"""Who samples and scores for a learner, always with its newest weights."""
+LearnerPolicy = HFPolicy | VllmPolicy | VllmServerPolicy
+"""What samples and scores for a learner, always with its newest weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A model that can be trained and played; both halves share one set of weights.
+    """A model to train and to sample from; both halves share one set of weights.
 
-    ``local`` samples with those weights in this process, whoever ``policy`` is.
+    ``local`` samples with those weights in this process, whichever engine ``policy`` is.
     """
 
     learner: TorchLearner
-    policy: Follower
+    policy: LearnerPolicy
     local: HFPolicy
 
 
@@ -87,11 +87,11 @@ def open_agent(
         engine=model.engine,
         embedder=trained.embedder,
     )
-    return Agent(trained, follower(local, model, server or ServerSettings()), local)
+    return Agent(trained, learner_policy(local, model, server or ServerSettings()), local)
 
 
-def follower(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> Follower:
-    """Who samples for the learner whose weights ``local`` has: itself, vLLM, or a vLLM server."""
+def learner_policy(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> LearnerPolicy:
+    """What samples for the learner whose weights ``local`` has: itself, vLLM, or a vLLM server."""
     if model.engine == "vllm":
         location = locate(model.path)
         if location.gguf_file:
@@ -113,7 +113,7 @@ def follower(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> F
         scorer = ServerScorer(url, name, settings=server)
         served = ServerPolicy(scorer, local.tokenizer, served_context(scorer))
         folder = Path(server.push_folder) if server.push_folder else None
-        return PushedServer(served, local.network, folder)
+        return VllmServerPolicy(served, local.network, folder)
     return local
 
 
@@ -168,7 +168,7 @@ def open_server(
     except ModelError as error:
         raise ModelError(
             f"the tokenizer of {model} is not found: {error}; set model.path to a folder or hub id that "
-            "has it, or play by words alone with --set server.api=chat"
+            "has it, or play by text alone with --set server.api=chat"
         ) from error
     scorer = ServerScorer(url, model, settings=settings or ServerSettings())
     kept = Journal(journal, model) if journal is not None else None

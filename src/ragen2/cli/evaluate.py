@@ -145,7 +145,7 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
         room = require_torch()
         local = room.open_policy(model, config.model.device, score_tokens=config.model.score_tokens)
         settings = config.model.model_copy(update={"path": model})
-        opened: Policy = room.follower(local, settings, config.server)
+        opened: Policy = room.learner_policy(local, settings, config.server)
         return opened
     from ragen2.audit.likelihoods import server_and_model
     from ragen2.backends.remote.journal import JOURNAL_FILE

@@ -247,7 +247,7 @@ def test_an_answer_without_ids_names_it_too():
             app, ["eval", f"{url}#{MODEL}", "--tasks=2", f"--set=model.path={EMBEDDED}"]
         )
     assert isinstance(done.exception, ModelError)
-    assert "play by its words alone with --set server.api=chat" in str(done.exception)
+    assert "play by its text alone with --set server.api=chat" in str(done.exception)
 
 
 def test_words_alone_cannot_be_trained_on():

@@ -59,7 +59,7 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        frozen = set() if embedder is None else set(map(id, embedder.encodings.tower))
+        frozen = set() if embedder is None else set(map(id, embedder.encoder.tower))
         weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
         trained = [*weights, *self.head.parameters()]
         self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)

@@ -102,8 +102,8 @@ class Reader:
         self.tokens_read = 0
         """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
-        if embedder is not None and embedder.encodings.is_trained and self._layers:
-            self._layers += embedder.encodings.layers()
+        if embedder is not None and embedder.encoder.is_trained and self._layers:
+            self._layers += embedder.encoder.layers()
         self._call: Callable[..., Any] = network
         if settings.compile:
             _need_compiler()

@@ -29,8 +29,7 @@ from ragen2.backends.learner.optimiser import BadSteps, adamw, lr_share
 from ragen2.backends.learner.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.vision.embedding import ImageEmbedder
-from ragen2.backends.vision.encodings import tower_of
+from ragen2.backends.vision.embedding import ImageEmbedder, tower_weights
 from ragen2.errors import RunError
 from ragen2.types import FloatArray, Sample, Update
 
@@ -70,7 +69,7 @@ class TorchLearner:
         self.settings = settings
         self.seed = seed
         if tokenizer.images is not None and model.vision == "frozen":
-            for weight in tower_of(network):
+            for weight in tower_weights(network):
                 weight.requires_grad_(False)
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0

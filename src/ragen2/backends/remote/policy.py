@@ -103,7 +103,7 @@ def read_completion(choice: dict[str, Any], params: SamplingParams, url: str) ->
     if ids is None or logprobs is None or len(ids) != len(logprobs):
         raise ModelError(
             f"{url} does not return the ids of what it sampled, with a log-prob each; play by its "
-            "words alone with --set server.api=chat, or use a server that takes return_token_ids, as vLLM's"
+            "text alone with --set server.api=chat, or use a server that takes return_token_ids, as vLLM's"
         )
     text = str(choice.get("text", ""))
     return Completion(

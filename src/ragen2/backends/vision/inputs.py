@@ -35,9 +35,9 @@ class ImageInputs:
         self.token_id = token_id
         """The id that every token of an image has."""
         self._blocks: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._num_numbers: dict[tuple[int, int], int] = {}
+        self._num_values: dict[tuple[int, int], int] = {}
         self._numbers: dict[str, int] = {}
-        # Whoever asks for a row to be read holds its images until it was read.
+        # Weak: a caller holds the images of its rows until their forward pass is done, nobody longer.
         self._images: WeakValueDictionary[int, Image] = WeakValueDictionary()
 
     def number(self, image: Image) -> int:
@@ -75,15 +75,15 @@ class ImageInputs:
         """Image tokens of an image, without the marks around them."""
         return self.block(image).count(self.token_id)
 
-    def num_numbers(self, image: Image) -> int:
-        """Size of what the vision tower reads of an image, the same for all images of its size."""
-        if image.size not in self._num_numbers:
+    def num_values(self, image: Image) -> int:
+        """Input values of the vision tower for an image, the same for all images of its size."""
+        if image.size not in self._num_values:
             tensors = self.pixels([image]).values()
-            self._num_numbers[image.size] = sum(value.numel() for value in tensors)
-        return self._num_numbers[image.size]
+            self._num_values[image.size] = sum(value.numel() for value in tensors)
+        return self._num_values[image.size]
 
     def pixels(self, images: Sequence[Image]) -> Pixels:
-        """What the vision tower reads, of images of one size on top of each other.
+        """Input of the vision tower, for images of one size on top of each other.
 
         A processor checks its settings at each call, which takes longer than a small image does.
         """
