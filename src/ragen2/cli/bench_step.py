@@ -14,7 +14,7 @@ from ragen2.cli.options import SetOption, require_torch
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ragen2.backends.open import Agent
+    from ragen2.backends.agent import Agent
     from ragen2.backends.sampling.hf import HFPolicy
     from ragen2.bench.step import StepCosts
     from ragen2.config import RunConfig

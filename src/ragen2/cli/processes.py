@@ -21,8 +21,8 @@ from ragen2.cli.options import require_torch
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:
+    from ragen2.backends.agent import Agent
     from ragen2.backends.distributed.process_group import ProcessGroup
-    from ragen2.backends.open import Agent
     from ragen2.config import RunConfig
     from ragen2.trainer.distributed import RankZero, Worker
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from ragen2.algorithms import PPO
+from ragen2.backends.agent import quiet_transformers
 from ragen2.backends.distributed.parallelism import Replicas, Shards
 from ragen2.backends.distributed.process_group import ProcessGroup, join_process_group
 from ragen2.backends.distributed.rank import rank_of
 from ragen2.backends.distributed.sharded import ShardedLearner
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.open import quiet_transformers
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.types import FloatArray, Sample

@@ -13,8 +13,8 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
+from ragen2.backends.model_files import open_tokenizer
 from ragen2.backends.remote.chat import ChatServer, read_reply
 from ragen2.backends.remote.journal import JOURNAL_FILE, chat_name
 from ragen2.backends.remote.settings import ServerSettings

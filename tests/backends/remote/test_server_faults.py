@@ -14,8 +14,8 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
-from ragen2.backends.open import open_server
+from ragen2.backends.agent import open_server
+from ragen2.backends.model_files import open_tokenizer
 from ragen2.backends.remote.journal import JOURNAL_FILE
 from ragen2.backends.remote.policy import ServerPolicy
 from ragen2.backends.remote.settings import ServerSettings

@@ -11,7 +11,7 @@ import pytest
 from faulty_server import Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
+from ragen2.backends.model_files import open_tokenizer
 from ragen2.backends.remote.client import NOT_NOW, NOT_THERE, REFUSED, Usage
 from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.settings import EMBEDDED

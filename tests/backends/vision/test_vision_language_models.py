@@ -17,7 +17,7 @@ from vision_models import FOLDERS
 from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.learner.batches import Batch
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.load import open_model
+from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scoring.copy import score_by_copies
 from ragen2.backends.scoring.pairs import honours_trees

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ragen2.backends.open import learner_policy
+from ragen2.backends.agent import learner_policy
 from ragen2.backends.remote.policy import UNKNOWN_CONTEXT, ServerPolicy, served_context
 from ragen2.backends.remote.scorer import ServerScorer
 from ragen2.backends.remote.settings import ServerSettings

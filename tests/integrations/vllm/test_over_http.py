@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 from vllm_side import CLOSE, NAME
 
-from ragen2.backends.open import open_server
+from ragen2.backends.agent import open_server
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.cli.app import app

@@ -1,4 +1,4 @@
-"""Open everything that a run needs of torch in one call: learner and policy over the same weights."""
+"""Open a model as an agent, in one call: learner and policy over the same weights, or a served policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.utils import logging as hf_logging
 from ragen2.algorithms import PPO, Algorithm
 from ragen2.backends.distributed.parallelism import Replicas, Shards
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.load import locate, open_model, open_tokenizer, pick_device
+from ragen2.backends.model_files import locate, open_model, open_tokenizer, pick_device
 from ragen2.backends.new_model import new_inputs, new_model, train_tokenizer
 from ragen2.backends.remote.journal import Journal
 from ragen2.backends.remote.policy import ServerPolicy, served_context
