@@ -118,7 +118,7 @@ def learner_policy(local: HFPolicy, model: ModelSettings, server: ServerSettings
 
 
 def _refuse_in_processes(engine: str) -> None:
-    """Each process would hand its weights over while the others sample."""
+    """Each process would push its weights while the others sample."""
     if engine in {"vllm", "server"}:
         raise ConfigError(
             f'model.engine = "{engine}" trains in one process; leave it or --processes out, or use '

@@ -51,7 +51,7 @@ FILE_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a model's files are, in the words of ``from_pretrained``."""
+    """Where a model's files are, as ``from_pretrained`` takes it."""
 
     source: str
     gguf_file: str | None = None

@@ -90,7 +90,7 @@ class ChatServer:
         return found
 
     def _body(self, form: ChatForm, request: ChatRequest, params: SamplingParams) -> dict[str, Any]:
-        """No stop string: servers cut it off what they return. What follows the answer is not read."""
+        """No stop string: servers cut it off what they return. What follows the answer is ignored."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [

@@ -219,12 +219,12 @@ def _read_prompt_logprobs(choice: Answer, prompt: Prompt, _generated: int) -> li
     if not found:
         raise Refused("there is no prompt_logprobs in the answer")
     tokens = []
-    for place, position in enumerate(found):
+    for index, position in enumerate(found):
         if not position:
             tokens.append(_Token(None, ""))
             continue
-        known = isinstance(prompt, list) and place < len(prompt)
-        name = str(prompt[place]) if known else next(iter(position))
+        known = isinstance(prompt, list) and index < len(prompt)
+        name = str(prompt[index]) if known else next(iter(position))
         if name not in position:
             raise ModelError(
                 f"the server returned token {next(iter(position))} where token {name} was sent; it "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ragen2.backends.tokenizer import TemplateTokenizer
 
 SIZE = (56, 84)
-"""Height and width of the images that a model is tried on: no square, so that sides are told apart."""
+"""Height and width of the images that a model is tried on: no square, so that exchanged sides are noticed."""
 ROUNDING = 0.01
 """Largest error, as a share of what exchanging the two images changes."""
 

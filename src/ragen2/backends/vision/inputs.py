@@ -114,23 +114,23 @@ def open_inputs(source: str, options: dict[str, Any], config: Any, tokenizer: An
     if token_id is None:
         raise ModelError("its config.json names no image_token_id")
     try:
-        pictures = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+        image_processor = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
         named, _ = ProcessorMixin.get_processor_dict(source, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
         raise ModelError(f"its image processor cannot be opened: {reason}") from error
     maker = _without_videos(_class_of(named, config))
-    parts = [_part(name, pictures, tokenizer) for name in maker.get_attributes()]
+    parts = [_part(name, image_processor, tokenizer) for name in maker.get_attributes()]
     processor = maker.from_args_and_dict(parts, named)
     if processor.chat_template:
         tokenizer.chat_template = processor.chat_template
     return ImageInputs(processor, int(token_id))
 
 
-def make_inputs(kind: type, pictures: Any, tokenizer: Any, token_id: int) -> ImageInputs:
+def make_inputs(kind: type, image_processor: Any, tokenizer: Any, token_id: int) -> ImageInputs:
     """The image side of a model that is made here: a processor of class ``kind``."""
     maker = _without_videos(kind)
-    parts = [_part(name, pictures, tokenizer) for name in maker.get_attributes()]
+    parts = [_part(name, image_processor, tokenizer) for name in maker.get_attributes()]
     return ImageInputs(maker(*parts), token_id)
 
 
@@ -165,5 +165,5 @@ def _without_videos(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 
 
-def _part(name: str, pictures: Any, tokenizer: Any) -> Any:
-    return {"image_processor": pictures, "tokenizer": tokenizer}.get(name)
+def _part(name: str, image_processor: Any, tokenizer: Any) -> Any:
+    return {"image_processor": image_processor, "tokenizer": tokenizer}.get(name)
