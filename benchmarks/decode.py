@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.open import quiet_transformers
+from ragen2.backends.agent import quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.bench.device import copy_bandwidth, machine
 from ragen2.bench.rollout import (

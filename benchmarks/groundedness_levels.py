@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ragen2.backends.open import open_agent, quiet_transformers
+from ragen2.backends.agent import open_agent, quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import LearnerSettings
 from ragen2.diagnostics import measure, regime, surface

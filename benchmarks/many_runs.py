@@ -41,7 +41,7 @@ def timed(config: RunConfig, count: int, out: Path, sharing: Sharing) -> tuple[f
     for status in statuses:
         if status.state != "done":
             sys.exit(f"{status.job.name} {status.state}: {status.problem}")
-    return seconds, sum(status.seconds_a_step or 0.0 for status in statuses) / count
+    return seconds, sum(status.seconds_per_step or 0.0 for status in statuses) / count
 
 
 def tell(statuses: Sequence[JobStatus]) -> None:

@@ -7,7 +7,7 @@ and learns next to nothing; take the OVERRIDES out for the real thing.
 import tempfile
 from pathlib import Path
 
-from ragen2.backends.open import open_agent, quiet_transformers
+from ragen2.backends.agent import open_agent, quiet_transformers
 from ragen2.config import dump_config, load_run
 from ragen2.reports.page import write_report
 from ragen2.runs.store import RunDirectory

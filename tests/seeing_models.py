@@ -11,7 +11,7 @@ IMAGES = ("env.observation=image", "env.max_turns=2", "rollout.max_tokens=12")
 
 def tiny_seeing_model(folder: Path, *, context: int = 1024) -> Path:
     """Of Qwen2.5-VL's kind: one token for 28 x 28 pixels."""
-    from ragen2.backends.open import make_agent
+    from ragen2.backends.agent import make_agent
     from ragen2.backends.settings import LearnerSettings, NewModel, NewVision
 
     shape = NewModel(

@@ -50,7 +50,7 @@ NOT_IN_EVERY_FORMAT = ("rollout/success", "triage/")
 def tiny() -> PolicyLikelihood:
     import torch
 
-    from ragen2.backends.open import open_policy, quiet_transformers
+    from ragen2.backends.agent import open_policy, quiet_transformers
 
     torch.set_num_threads(1)
     quiet_transformers()

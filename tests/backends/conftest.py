@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.load import open_model
+from ragen2.backends.agent import quiet_transformers
+from ragen2.backends.model_files import open_model
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.open import quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, NewModel
 from ragen2.backends.tokenizer import TemplateTokenizer

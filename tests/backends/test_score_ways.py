@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 
+from ragen2.backends.agent import open_agent, open_policy
 from ragen2.backends.learner import logprobs
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
-from ragen2.backends.open import open_agent, open_policy
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scoring.copy import score_by_copies
 from ragen2.backends.scoring.pairs import PairScorer, honours_trees

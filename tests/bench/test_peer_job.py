@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
 from ragen2.bench.peer_job import (
     EndlessSampler,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
 from ragen2.bench.step import _Meter, measure_steps
 from ragen2.config import RunConfig, load_run
 from ragen2.errors import RunError

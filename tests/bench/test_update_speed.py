@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
 from ragen2.bench.update import ALL, FILTERED, play_workload, update_costs, workload_config
 
 

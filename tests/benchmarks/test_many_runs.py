@@ -14,7 +14,7 @@ from ragen2.config import RunConfig
 from ragen2.trainer.jobs.run import run_jobs
 
 ROOT = Path(__file__).parents[2]
-TRAINEE = (sys.executable, str(ROOT / "tests" / "trainer" / "trainee.py"))
+TRAINEE = (sys.executable, str(ROOT / "tests" / "trainer" / "jobs" / "trainee.py"))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ SOKOBAN = (
 
 def trained(path: Path, *overrides: str) -> Path:
     """A run directory of the embedded model, or of the one that the settings name."""
-    from ragen2.backends.open import open_agent, quiet_transformers
+    from ragen2.backends.agent import open_agent, quiet_transformers
     from ragen2.config import dump_config, load_run
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.loop import train
@@ -43,7 +43,7 @@ def trained(path: Path, *overrides: str) -> Path:
 
 def ungrounded_model(path: Path, *, steps: int = 70) -> Path:
     """The embedded model, taught to reason about any lake but its own."""
-    from ragen2.backends.open import open_agent, quiet_transformers
+    from ragen2.backends.agent import open_agent, quiet_transformers
     from ragen2.backends.settings import LearnerSettings
     from ragen2.envs import FrozenLake
     from ragen2.trainer.warmstart import WarmstartConfig, warmstart

@@ -107,10 +107,10 @@ def test_the_exit_code_follows_from_how_jobs_ended(states, codes, expected) -> N
 
 def test_a_line_has_what_is_known() -> None:
     assert plain_line(status(step=12)) == (
-        "a  running  step 12/40  success 0.12  held out 0.50  retrieval 0.90  s a step 1.50  left 0:42"
+        "a  running  step 12/40  success 0.12  held out 0.50  retrieval 0.90  s per step 1.50  left 0:42"
     )
     assert plain_line(JobStatus(status().job)) == "a  queued  step 0/40"
-    assert plain_line(status("failed", 1, problem="it broke")).endswith("s a step 1.50  it broke")
+    assert plain_line(status("failed", 1, problem="it broke")).endswith("s per step 1.50  it broke")
 
 
 def test_the_table_has_a_row_a_job_and_counts_them() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from command_line import Done, assert_refused, settings
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
 from ragen2.cli.app import app
 from ragen2.cli.views.probe import show
 from ragen2.config import dump_config, load_run

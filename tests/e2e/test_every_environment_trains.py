@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
 from ragen2.config import dump_config, load_run
 from ragen2.envs import Env
 from ragen2.runs.store import RunDirectory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.backends.open import open_agent, quiet_transformers
+from ragen2.backends.agent import open_agent, quiet_transformers
 from ragen2.config import dump_config, load_run
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.loop import train

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ragen2.backends.open import open_agent, quiet_transformers
+from ragen2.backends.agent import open_agent, quiet_transformers
 from ragen2.backends.settings import LearnerSettings
 from ragen2.config import load_run
 from ragen2.envs import FrozenLake

@@ -12,7 +12,7 @@ import time
 import tomllib
 from pathlib import Path
 
-TRAINEE = Path(__file__).parents[1] / "trainer" / "trainee.py"
+TRAINEE = Path(__file__).parents[1] / "trainer" / "jobs" / "trainee.py"
 
 
 def make_model(verb: str, words: list[str]) -> None:

@@ -25,7 +25,7 @@ from ragen2.experiments.plan import Model, Plan, make_plan, write_run_files
 from ragen2.experiments.running import Watcher, drop_weights, refuse_changed, run_plan
 from ragen2.experiments.started import note_start, read_started
 from ragen2.trainer.jobs import run as jobs_module
-from ragen2.trainer.jobs.child import Child, is_held
+from ragen2.trainer.jobs.logged_process import LoggedProcess, is_locked
 from ragen2.trainer.jobs.run import Job, is_finished
 from ragen2.trainer.warmstart import WarmstartConfig
 
@@ -36,7 +36,7 @@ PATIENCE = 60.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (jobs_module, models_module, running_module):
-        monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.01)
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_POLLS", 0.01)
     monkeypatch.delenv("MEET", raising=False)
 
 
@@ -235,7 +235,7 @@ def test_killed_and_started_again_it_waits_for_runs_that_outlived_it(tmp_path):
     plan = plan_of(tmp_path, GOOD, WAITING, values="0.5")
     driver = start_driver(tmp_path)
     first = plan.jobs[0]
-    wait_until(lambda: is_waiting(plan, 1) and is_finished(first) and not is_held(first.log))
+    wait_until(lambda: is_waiting(plan, 1) and is_finished(first) and not is_locked(first.log))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     told: list[str] = []
@@ -328,14 +328,14 @@ def test_two_starts_that_reach_a_model_together_make_it_once_and_neither_ends(
     plan = with_models(bare, model(bare, "warm"))
     write_run_files(plan)
     both = threading.Barrier(2)
-    start = models_module.Child
+    start = models_module.LoggedProcess
 
-    def start_together(*words) -> Child:
+    def start_together(*words) -> LoggedProcess:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)
         return start(*words)
 
-    monkeypatch.setattr(models_module, "Child", start_together)
+    monkeypatch.setattr(models_module, "LoggedProcess", start_together)
     make = functools.partial(make_models, plan.models, at_once=1, variables={}, program=STAND_IN)
     with ThreadPoolExecutor(2) as pool:
         assert [one.result(PATIENCE) for one in [pool.submit(make), pool.submit(make)]] == [{}, {}]

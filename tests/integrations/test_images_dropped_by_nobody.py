@@ -10,7 +10,7 @@ from ragen2.backends.remote.scorer import ServerScorer
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
 from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.config import RunConfig
 from ragen2.envs import make
 from ragen2.errors import ConfigError, ModelError
@@ -39,7 +39,7 @@ def test_a_server_is_sent_ids_alone():
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [(VllmPolicy, 'model.engine = "vllm"'), (PushedServer, 'model.engine = "server"')],
+    [(VllmPolicy, 'model.engine = "vllm"'), (VllmServerPolicy, 'model.engine = "server"')],
 )
 def test_engines_that_follow_a_learner_are_sent_ids_alone(kind, words):
     engine = kind.__new__(kind)

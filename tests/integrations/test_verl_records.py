@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ragen2.backends.open import open_policy
+from ragen2.backends.agent import open_policy
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.diagnostics.metrics.filtering import filter_metrics
 from ragen2.errors import RunError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragen2.algorithms import PPO, Algorithm
-from ragen2.backends.open import Agent, open_agent
+from ragen2.backends.agent import Agent, open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import Surface

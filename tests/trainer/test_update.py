@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ragen2.algorithms import GRPO, PPO, Algorithm, DrGRPO, ReinforcePlusPlus
+from ragen2.backends.agent import Agent, open_agent
 from ragen2.backends.learner.forward import Reader
-from ragen2.backends.open import Agent, open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll

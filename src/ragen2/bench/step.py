@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen2.backends.open import Agent, open_agent
+from ragen2.backends.agent import Agent, open_agent
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.bench.device import machine
 from ragen2.bench.rollout import engine_of

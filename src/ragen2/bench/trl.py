@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from ragen2.backends.open import Agent
+from ragen2.backends.agent import Agent
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.bench.device import wait_for

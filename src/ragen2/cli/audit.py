@@ -146,7 +146,7 @@ def _print_usage(likelihood: Likelihood) -> None:
     from ragen2.backends.remote.scorer import ServerScorer
 
     if isinstance(likelihood, ServerLikelihood) and isinstance(likelihood.server, ServerScorer):
-        print(likelihood.server.meter.usage.line(likelihood.server.settings))
+        print(likelihood.server.usage.line(likelihood.server.settings))
 
 
 def _unwanted(fail_on: str | None) -> set[str]:

@@ -111,7 +111,7 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
             model, config.model.device, score_tokens=config.model.score_tokens
         )
         settings = config.model.model_copy(update={"path": model})
-        opened: Policy = torch_backends.follower(local, settings, config.server)
+        opened: Policy = torch_backends.learner_policy(local, settings, config.server)
         return opened
     from ragen2.audit.likelihoods import server_and_model
 

@@ -13,7 +13,7 @@ from ragen2.cli.shared import SetOption, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.open import Agent
+    from ragen2.backends.agent import Agent
     from ragen2.config import RunConfig
     from ragen2.diagnostics.metrics.gradients import ProbeRecord
 

@@ -1,4 +1,4 @@
-"""``ragen2 train`` in several processes: starting them, leading them, following, and ending together."""
+"""``ragen2 train`` in several processes: starting them, what rank 0 and the others do, ending together."""
 
 from __future__ import annotations
 
@@ -16,63 +16,62 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ragen2.backends.distributed.world import World
+from ragen2.backends.distributed.rank import Rank
 from ragen2.cli.shared import require_torch
 from ragen2.errors import RunError
 
 if TYPE_CHECKING:
-    from ragen2.backends.distributed.process_group import Crew
-    from ragen2.backends.open import Agent
+    from ragen2.backends.agent import Agent
+    from ragen2.backends.distributed.process_group import ProcessGroup
     from ragen2.config import RunConfig
-    from ragen2.trainer.processes import Hand, Lead
+    from ragen2.trainer.distributed import RankZero, Worker
 
-GRACE = 30.0
-"""Seconds that processes have to end by themselves after one of them has failed."""
+GRACE_SECONDS = 30.0
+"""For processes to end by themselves after one of them has failed."""
 EXIT_USER = 2
-LIFELINE = "RAGEN2_LIFELINE"
+PARENT_PIPE = "RAGEN2_PARENT_PIPE"
 """Set in processes whose standard input is a pipe that the launcher holds open, and never writes to."""
-LOOKS = 0.1
-"""Seconds between two looks at the processes."""
+SECONDS_BETWEEN_POLLS = 0.1
 
 
 @contextmanager
-def lead(config: RunConfig, world: World) -> Iterator[Lead]:
+def open_rank_zero(config: RunConfig, rank: Rank) -> Iterator[RankZero]:
     """Open the model in all processes; what is given back shares its work out among them."""
     from ragen2.config import dump_config
-    from ragen2.trainer.processes import END, Lead
+    from ragen2.trainer.distributed import SHUTDOWN, RankZero
 
-    crew = _join(world)
-    crew.tell(dump_config(config))
-    hand = _open_hand(config, crew)
+    processes = _join(rank)
+    processes.broadcast(dump_config(config))
+    worker = _open_worker(config, processes)
     try:
-        yield Lead(hand)
+        yield RankZero(worker)
     finally:
-        if not crew.is_busy:  # else the others are in the middle of something, or gone
-            crew.tell(END)
-            crew.leave()
+        if not processes.is_busy:  # else the others are in the middle of a command, or gone
+            processes.broadcast(SHUTDOWN)
+            processes.leave()
 
 
-def follow_leader(world: World) -> None:
-    """What every process but the first does: nothing but orders."""
+def run_worker(rank: Rank) -> None:
+    """What every process but rank 0 does: carry out its commands."""
     from ragen2.config import RunConfig, parse_config
-    from ragen2.trainer.processes import ToldByLeader, follow
+    from ragen2.trainer.distributed import ReportedByRankZero
 
-    crew = _join(world)
+    processes = _join(rank)
     from ragen2.backends.distributed.process_group import LostProcess
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A wish to stop is the first process's business: all end with it.
+        # Rank 0 decides when to stop, after a whole step: all end with it.
         signal.signal(number, signal.SIG_IGN)
     try:
-        config = parse_config(RunConfig, tomllib.loads(crew.hear()))
-        follow(_open_hand(config, crew))
-    except ToldByLeader:
-        return  # with exit code 0: torchrun would end the first process before it has spoken
+        config = parse_config(RunConfig, tomllib.loads(processes.receive()))
+        _open_worker(config, processes).run_until_shutdown()
+    except ReportedByRankZero:
+        return  # with exit code 0: torchrun would end rank 0 before it has reported
     except LostProcess:
-        if LIFELINE in os.environ:  # the launcher sees who is gone, and says it once for all
+        if PARENT_PIPE in os.environ:  # the launcher sees who is gone, and reports it once for all
             sys.exit(EXIT_USER)
         raise
-    crew.leave()
+    processes.leave()
 
 
 def resume_line(run: Path, processes: int) -> str:
@@ -80,11 +79,11 @@ def resume_line(run: Path, processes: int) -> str:
     return f"go on with: ragen2 train --resume {run} --processes {processes}"
 
 
-def start_processes(words: Sequence[str], count: int, run: Path) -> int:
-    """Start ``ragen2 train WORDS`` so many times as one job; the exit code of the first process.
+def start_processes(arguments: Sequence[str], count: int, run: Path) -> int:
+    """Start ``ragen2 train ARGUMENTS`` so many times as one job; the exit code of rank 0.
 
-    When one fails, the others have a while to end by themselves. A process that a signal ended has no
-    last words, so they are said here.
+    When one fails, the others have a while to end by themselves. A process that a signal ended could not
+    say so, so it is said here.
     """
     shared = {
         "WORLD_SIZE": str(count),
@@ -92,9 +91,9 @@ def start_processes(words: Sequence[str], count: int, run: Path) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(_threads(count)),
-        LIFELINE: "stdin",
+        PARENT_PIPE: "stdin",
     }
-    command = [sys.executable, "-m", "ragen2", "train", *words]
+    command = [sys.executable, "-m", "ragen2", "train", *arguments]
     job = [
         subprocess.Popen(  # noqa: S603 - our own program
             command,
@@ -116,14 +115,14 @@ def start_processes(words: Sequence[str], count: int, run: Path) -> int:
     code = int(job[0].returncode)
     if killed and code <= 0:
         raise RunError(f"{killed}; {resume_line(run, count)}")
-    if killed:  # the first process has said how to go on
+    if killed:  # rank 0 has said how to go on
         print(f"ragen2: {killed}", file=sys.stderr)
     return code
 
 
 def _wait(job: Sequence[subprocess.Popen[bytes]]) -> list[str]:
-    """Until all have ended; says of each that a signal ended, not ours, which one it was."""
-    told: list[str] = []
+    """Until all have ended; names the signal for each process that one ended, unless it was ours."""
+    killed: list[str] = []
     seen: set[int] = set()
     deadline: float | None = None
     while True:
@@ -133,48 +132,48 @@ def _wait(job: Sequence[subprocess.Popen[bytes]]) -> list[str]:
             seen.add(rank)
             if process.returncode < 0 and not _is_over(deadline):
                 name = signal.Signals(-process.returncode).name
-                told.append(f"process {rank} of {len(job)} was ended by {name}")
+                killed.append(f"process {rank} of {len(job)} was ended by {name}")
             if process.returncode and deadline is None:
-                deadline = time.monotonic() + GRACE
+                deadline = time.monotonic() + GRACE_SECONDS
         if len(seen) == len(job):
-            return told
+            return killed
         if _is_over(deadline):
             for process in job:
                 process.kill()
-        time.sleep(LOOKS)
+        time.sleep(SECONDS_BETWEEN_POLLS)
 
 
 def _is_over(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() > deadline
 
 
-def _join(world: World) -> Crew:
-    if os.environ.get(LIFELINE):
-        threading.Thread(target=_end_with_launcher, args=(world,), daemon=True).start()
+def _join(rank: Rank) -> ProcessGroup:
+    if os.environ.get(PARENT_PIPE):
+        threading.Thread(target=_end_with_launcher, args=(rank,), daemon=True).start()
     require_torch()
     from ragen2.backends.distributed.process_group import join_process_group
 
-    return join_process_group(world)
+    return join_process_group(rank)
 
 
-def _open_hand(config: RunConfig, crew: Crew) -> Hand:
-    from ragen2.trainer.processes import Hand, agreed
+def _open_worker(config: RunConfig, processes: ProcessGroup) -> Worker:
+    from ragen2.trainer.distributed import Worker, make_or_end_all
 
-    agent: Agent = agreed(
-        crew,
+    agent: Agent = make_or_end_all(
+        processes,
         lambda: require_torch().open_agent(
             config.model,
             config.learner,
             seed=config.seed,
             algorithm=config.algorithm,
             steps=config.steps,
-            crew=crew,
+            processes=processes,
         ),
     )
-    return Hand(crew, agent.policy, agent.learner)
+    return Worker(processes, agent.policy, agent.learner)
 
 
-def _end_with_launcher(world: World) -> None:
+def _end_with_launcher(rank: Rank) -> None:
     """End this process when the launcher is gone: even a launcher that is killed closes its pipes.
 
     At once, as if killed too: nobody is left to wait for the end of a step, and a run directory can be
@@ -182,7 +181,7 @@ def _end_with_launcher(world: World) -> None:
     """
     while os.read(0, 1):  # past Python's own buffer, whose lock would be held at a normal end
         pass
-    if world.leads:
+    if rank.is_zero:
         with suppress(OSError):  # whoever would have read it may be gone as well
             os.write(2, b"ragen2: the program that started this job is gone, so it ends\n")
     os._exit(EXIT_USER)

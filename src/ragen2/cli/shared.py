@@ -30,14 +30,14 @@ SetOption = Annotated[
 
 
 def require_torch() -> ModuleType:
-    """``ragen2.backends.open``, or a line that says how to install what it needs."""
+    """``ragen2.backends.agent``, or a line that says how to install what it needs."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # On busy cores, threads that wait by spinning slow a small model down several times over.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        from ragen2.backends import open as torch_backends
+        from ragen2.backends import agent as torch_backends
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ragen2"):
             raise

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.backends.distributed.world import World, world_of
-from ragen2.cli.processes import follow_leader, lead, resume_line, start_processes
+from ragen2.backends.distributed.rank import Rank, rank_of
+from ragen2.cli.processes import open_rank_zero, resume_line, run_worker, start_processes
 from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest, new_run_path, require_torch
 from ragen2.errors import ConfigError, RunError
 
@@ -123,9 +123,9 @@ def train(  # noqa: PLR0913 - one parameter per flag
 
     Example: ragen2 train --set steps=20 --set filter.mass=0.8 --out runs/try
     """
-    world = world_of(os.environ)
-    if not world.leads:
-        follow_leader(world)
+    rank = rank_of(os.environ)
+    if not rank.is_zero:
+        run_worker(rank)
         return
     if full and not dry_run:
         raise ConfigError("--full goes with --dry-run; add it or leave --full out")
@@ -144,9 +144,9 @@ def train(  # noqa: PLR0913 - one parameter per flag
         if dry_run:
             _print_settings(_settings_of(resume), full=full)
         else:
-            _resume(resume, world, processes)
+            _resume(resume, rank, processes)
     elif has_jobs:
-        if world.size > 1 or processes is not None:
+        if rank.world_size > 1 or processes is not None:
             raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
@@ -158,7 +158,7 @@ def train(  # noqa: PLR0913 - one parameter per flag
     elif dry_run:
         _print_settings(_checked(run_file, changes), full=full)
     else:
-        _train_one(run_file, changes, out, world, processes)
+        _train_one(run_file, changes, out, rank, processes)
 
 
 def _print_settings(config: RunConfig, *, full: bool) -> None:
@@ -190,13 +190,13 @@ def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
         )
 
 
-def _starts_others(processes: int | None, world: World) -> bool:
+def _starts_others(processes: int | None, rank: Rank) -> bool:
     """Whether ``--processes`` asks for a job; inside one, the number must be the same."""
-    if world.size > 1 and processes not in (None, world.size):
+    if rank.world_size > 1 and processes not in (None, rank.world_size):
         raise ConfigError(
-            f"--processes is {processes}, but this is a job of {world.size} already; leave one out"
+            f"--processes is {processes}, but this is a job of {rank.world_size} already; leave one out"
         )
-    return world.size == 1 and (processes or 1) > 1
+    return rank.world_size == 1 and (processes or 1) > 1
 
 
 def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
@@ -221,7 +221,7 @@ def _train_one(
     run_file: Path | None,
     overrides: list[str],
     out: Path | None,
-    world: World,
+    rank: Rank,
     processes: int | None,
 ) -> None:
     """Train a new run, here or in processes of its own; mistakes are found before any of them starts."""
@@ -229,7 +229,7 @@ def _train_one(
     from ragen2.rollout.image_support import require_vision
     from ragen2.runs.store import RunDirectory
 
-    starts_others = _starts_others(processes, world)
+    starts_others = _starts_others(processes, rank)
     config = _checked(run_file, overrides)
     path = _new_path(config, out)
     if starts_others:
@@ -237,10 +237,10 @@ def _train_one(
         for override in overrides:
             words += ["--set", override]
         raise typer.Exit(start_processes([*words, "--out", str(path)], processes or 1, path))
-    with _open(config, world) as agent:
+    with _open(config, rank) as agent:
         require_vision(config.env, agent.policy, config.rollout)
         run = RunDirectory.create(path, dump_config(config))
-        _run(config, agent, run, None, world)
+        _run(config, agent, run, None, rank)
 
 
 def _settings_of(path: Path) -> RunConfig:
@@ -251,12 +251,12 @@ def _settings_of(path: Path) -> RunConfig:
     return _checked(path / "run.toml", [])
 
 
-def _resume(path: Path, world: World, processes: int | None) -> None:
+def _resume(path: Path, rank: Rank, processes: int | None) -> None:
     from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.state import read_state
 
-    if _starts_others(processes, world):
+    if _starts_others(processes, rank):
         words = ["--resume", str(path)]
         raise typer.Exit(start_processes(words, processes or 1, path))
     config = _settings_of(path)
@@ -268,21 +268,21 @@ def _resume(path: Path, world: World, processes: int | None) -> None:
             f"{path / 'checkpoints'} and resume"
         )
     state = read_state(checkpoint) if checkpoint else None
-    with _open(config, world) as agent:
+    with _open(config, rank) as agent:
         if checkpoint:
             agent.learner.load(checkpoint)
         run.rewind(state.step if state else -1)
         if state is not None and state.step >= config.steps:
             print(f"{path} is finished: {state.step} of {config.steps} steps are done")
-        _run(config, agent, run, state, world)
+        _run(config, agent, run, state, rank)
 
 
 @contextmanager
-def _open(config: RunConfig, world: World) -> Iterator[Trained]:
+def _open(config: RunConfig, rank: Rank) -> Iterator[Trained]:
     """Learner and policy; in a job of several processes, those that lead all of them."""
-    if world.size > 1:
-        with lead(config, world) as leader:
-            yield Trained(leader, leader)
+    if rank.world_size > 1:
+        with open_rank_zero(config, rank) as all_processes:
+            yield Trained(all_processes, all_processes)
         return
     agent = require_torch().open_agent(
         config.model,
@@ -296,7 +296,7 @@ def _open(config: RunConfig, world: World) -> Iterator[Trained]:
 
 
 def _run(
-    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, world: World
+    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, rank: Rank
 ) -> None:
     from ragen2.cli.views.live import live_view
     from ragen2.reports.page import write_report
@@ -308,7 +308,7 @@ def _run(
     loggers = _loggers(config, run, state)
     with loggers as others, live_view(config, run, agent.learner.describe()) as view:
         sinks = [view, *others]
-        with _naming(run.path, world):
+        with _naming(run.path, rank):
             final = train_loop(
                 config, agent.policy, agent.learner, run, state=state, sinks=sinks, stop_asked=asked
             )
@@ -326,9 +326,9 @@ def _run(
 
 
 @contextmanager
-def _naming(run: Path, world: World) -> Iterator[None]:
+def _naming(run: Path, rank: Rank) -> Iterator[None]:
     """A lost process is reported with the command that goes on."""
-    if world.size == 1:
+    if rank.world_size == 1:
         yield
         return
     from ragen2.backends.distributed.process_group import LostProcess
@@ -336,7 +336,7 @@ def _naming(run: Path, world: World) -> Iterator[None]:
     try:
         yield
     except LostProcess as error:
-        raise RunError(f"{error}; {resume_line(run, world.size)}") from error
+        raise RunError(f"{error}; {resume_line(run, rank.world_size)}") from error
 
 
 def _loggers(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ragen2.experiments.plan import Model
-from ragen2.trainer.jobs.child import Child, HeldError, end_all, hold
-from ragen2.trainer.jobs.run import PROGRAM, child_variables
+from ragen2.trainer.jobs.logged_process import LoggedProcess, LogLockedError, end_all, lock_log
+from ragen2.trainer.jobs.run import PROGRAM, process_variables
 
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_TO_END = 10.0
 Tell = Callable[[str], None]
 
@@ -19,7 +19,7 @@ Tell = Callable[[str], None]
 class _Making:
     """Models under way and how those that ended did."""
 
-    going: dict[str, Child] = field(default_factory=dict)
+    going: dict[str, LoggedProcess] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     waits_for: set[str] = field(default_factory=set)
     """Models that a process of an earlier start still makes."""
@@ -41,7 +41,7 @@ def make_models(
     that still makes one is waited for. Once ``stop_asked`` is true none is begun; those are not missing for
     a reason, so nothing is said of them.
     """
-    given = child_variables(min(at_once, max(1, len(models)))) | dict(variables)
+    given = process_variables(min(at_once, max(1, len(models)))) | dict(variables)
     state = _Making()
     by_name = {model.name: model for model in models}
     try:
@@ -54,7 +54,7 @@ def make_models(
                 is_free = len(state.going) < at_once and not stop_asked()
                 if is_free and _can_begin(state, model, by_name):
                     _begin(state, model, [*program, *model.words], given, on_start, tell)
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_POLLS)
     finally:
         end_all(list(state.going.values()), SECONDS_TO_END)
     return state.problems
@@ -81,13 +81,13 @@ def _begin(
     """Start its process, unless a process of another start makes it or has just made it."""
     model.log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with hold(model.log) as log:
+        with lock_log(model.log) as log:
             if model.folder.is_dir():
                 return
             on_start(model)
             tell(f"making {model.name}")
-            state.going[model.name] = Child(words, log, variables)
-    except HeldError:
+            state.going[model.name] = LoggedProcess(words, log, variables)
+    except LogLockedError:
         if model.name not in state.waits_for:
             tell(f"{model.name}: a process of an earlier start still makes it; waiting")
         state.waits_for.add(model.name)
@@ -102,5 +102,5 @@ def _reap(state: _Making, models: Mapping[str, Model], tell: Tell) -> None:
         if models[name].folder.is_dir():  # whatever it ended with: another may have been faster
             tell(f"made {name}")
         else:
-            state.problems[name] = f"{child.last_words()} (see {child.log})"
+            state.problems[name] = f"{child.last_line()} (see {child.log})"
             tell(f"{name} failed: {state.problems[name]}")

@@ -19,7 +19,7 @@ from ragen2.experiments.plan import Model, Plan, write_run_files
 from ragen2.experiments.started import note_start
 from ragen2.runs.checkpoints import MANIFEST, STATE, list_checkpoints
 from ragen2.runs.files import PARTIAL
-from ragen2.trainer.jobs.child import is_held
+from ragen2.trainer.jobs.logged_process import is_locked
 from ragen2.trainer.jobs.run import PROGRAM, Job, JobStatus, is_finished, refuse_unfit, run_jobs
 
 KEPT = (STATE, MANIFEST)
@@ -38,7 +38,7 @@ def drop_weights(job: Job) -> None:
 
 TRIES = 2
 """Starts of a run that fails, in one command."""
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_POLLS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,16 @@ class _Trials:
 
     def _try(self, jobs: Sequence[Job], found: dict[Path, JobStatus]) -> None:
         """Train each once. One that another process trains, or has just taken, is waited for first."""
-        held = [job for job in jobs if is_held(job.log)]
+        held = [job for job in jobs if is_locked(job.log)]
         rest = [job for job in jobs if job not in held]
         found |= self._train(rest, found)
-        held += [job for job in rest if found[job.folder].state == "failed" and is_held(job.log)]
+        held += [job for job in rest if found[job.folder].state == "failed" and is_locked(job.log)]
         while held and not self.watch.stop_asked():
             self._wait_for(held)
             found |= self._train(held, found)
-            held = [job for job in held if found[job.folder].state == "failed" and is_held(job.log)]
+            held = [
+                job for job in held if found[job.folder].state == "failed" and is_locked(job.log)
+            ]
 
     def _train(
         self, jobs: Sequence[Job], others: Mapping[Path, JobStatus]
@@ -162,8 +164,8 @@ class _Trials:
 
     def _wait_for(self, jobs: Sequence[Job]) -> None:
         self.watch.tell(f"waiting for {len(jobs)} runs that an earlier start still trains")
-        while any(is_held(job.log) for job in jobs) and not self.watch.stop_asked():
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        while any(is_locked(job.log) for job in jobs) and not self.watch.stop_asked():
+            time.sleep(SECONDS_BETWEEN_POLLS)
 
 
 class _Room:

@@ -23,7 +23,7 @@ from transformers import (
 
 from ragen2.backends.decoder import read_family
 from ragen2.backends.learner.learner import add_lora
-from ragen2.backends.load import open_model
+from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer

@@ -20,7 +20,7 @@ from jobs import (
     weights_at,
 )
 
-from ragen2.backends.open import open_policy
+from ragen2.backends.agent import open_policy
 from ragen2.config import load_run
 from ragen2.trainer.batch import play_batch
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import verl  # noqa: F401 - it must be there before its parts
 
-from ragen2.backends.open import open_policy
+from ragen2.backends.agent import open_policy
 from ragen2.config import load_run
 from ragen2.integrations.verl.rows import Chosen
 from ragen2.trainer.batch import play_batch

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 from vllm_side import CLOSE, NAME
 
-from ragen2.backends.open import open_server
+from ragen2.backends.agent import open_server
 from ragen2.backends.settings import EMBEDDED
-from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.cli.app import app
 from ragen2.policy import Pair, SamplingParams
 from ragen2.runs.trajectories import groups_of
@@ -20,9 +20,9 @@ from ragen2.types import Finish
 
 
 @pytest.fixture
-def pushed(server_url, local) -> PushedServer:
+def pushed(server_url, local) -> VllmServerPolicy:
     """A server with the weights of ``local``, which each test opens anew."""
-    return PushedServer(open_server(server_url, NAME, EMBEDDED), local.network)
+    return VllmServerPolicy(open_server(server_url, NAME, EMBEDDED), local.network)
 
 
 def test_log_probs_are_those_of_our_own_model(pushed, local, agree, requests, pairs):

@@ -1,4 +1,4 @@
-"""The processes of one job and their way to talk: the first gives orders, all carry them out together."""
+"""The processes of one job and how they communicate: rank 0 sends commands, all carry them out together."""
 
 from __future__ import annotations
 
@@ -13,54 +13,59 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ragen2.backends.distributed.world import World
+from ragen2.backends.distributed.rank import Rank
 from ragen2.errors import ConfigError, RunError
 
-PATIENCE = timedelta(days=7)
+BETWEEN_COMMANDS = timedelta(days=7)
 """A process waits as long as another works; one that is gone is noticed by its closed connection."""
-WORKING = timedelta(minutes=30)
-"""How far apart processes may come to the same place of an update."""
+WITHIN_UPDATE = timedelta(minutes=30)
+"""How far apart processes may come to the same collective call of an update."""
 LOST = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl", "store")
-"""Words of the errors that torch raises when the other end of a connection is gone."""
+"""Parts of the errors that torch raises when the other end of a connection is gone."""
 
 
 class LostProcess(RunError):
     """Another process of the job is gone, and with it what it held."""
 
 
-class Crew:
-    """All processes of a job. Talk goes over the host's memory, whatever the device is."""
+class ProcessGroup:
+    """All processes of a job.
 
-    def __init__(self, world: World) -> None:
-        self.rank, self.size = world.rank, world.size
+    Commands and Python objects travel over gloo, also where tensors travel over NCCL: gloo needs no GPU
+    memory, notices a closed connection at once, and may wait for days while rank 0 evaluates or writes. NCCL
+    would spin on the GPU all that time and end the job when its own, shorter timeout is over.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.size = rank.index, rank.world_size
         self.is_busy = False
-        """Whether an order is under way, or was when a process was lost: nobody listens to another one."""
-        self._talk = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        """Whether a command is under way, or was when a process was lost: nobody listens to another one."""
+        self._gloo = distributed.new_group(backend="gloo", timeout=BETWEEN_COMMANDS)
 
-    def tell(self, order: Any) -> None:
-        """Hand an order to all others."""
+    def broadcast(self, command: Any) -> None:
+        """Send a command from rank 0 to all others."""
         with self.guard():
-            distributed.broadcast_object_list([order], src=0, group=self._talk)
+            distributed.broadcast_object_list([command], src=0, group=self._gloo)
 
-    def hear(self) -> Any:
-        """Wait for the next order."""
-        heard = [None]
+    def receive(self) -> Any:
+        """Wait for the next command of rank 0."""
+        received = [None]
         with self.guard():
-            distributed.broadcast_object_list(heard, src=0, group=self._talk)
-        return heard[0]
+            distributed.broadcast_object_list(received, src=0, group=self._gloo)
+        return received[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in their order."""
+        """The values of all processes, by rank, in every process."""
         found: list[Any] = [None] * self.size
         with self.guard():
-            distributed.all_gather_object(found, value, group=self._talk)
+            distributed.all_gather_object(found, value, group=self._gloo)
         return found
 
     def leave(self) -> None:
-        """End the job, all together: who leaves first cuts off those that still listen.
+        """End the job, all together: who leaves first cuts off those that still wait for a message.
 
-        To have met the others here, or to find one of them gone, is to know that all have heard what
-        was said before.
+        To have met the others here, or to find one of them gone, is to know that all have received what
+        was sent before.
         """
         with suppress(LostProcess):
             self.gather(None)
@@ -68,11 +73,15 @@ class Crew:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """What torch says of a lost connection, as one line."""
+        """Turn torch's error over a lost connection into ``LostProcess``, in one line.
+
+        The group stays busy then: the others wait inside a collective call that can never complete, so no
+        further command, not even the one to end, would reach them.
+        """
         try:
             yield
         except RuntimeError as error:
-            if not any(word in str(error).lower() for word in LOST):
+            if not any(part in str(error).lower() for part in LOST):
                 raise
             self.is_busy = True
             whose = "another process" if self.rank == 0 else "process 0"
@@ -91,19 +100,19 @@ class Crew:
         torch.cuda.set_device(self.rank)
 
 
-def join_process_group(world: World) -> Crew:
+def join_process_group(rank: Rank) -> ProcessGroup:
     """Meet the other processes of the job."""
     if sys.platform == "linux" and Path("/sys/class/net/lo").exists():
-        # One machine: the name of the host need not lead anywhere.
+        # One machine: the host's own name need not resolve to an address that gloo can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         distributed.init_process_group(
-            backend, rank=world.rank, world_size=world.size, timeout=WORKING
+            backend, rank=rank.index, world_size=rank.world_size, timeout=WITHIN_UPDATE
         )
-        return Crew(world)
+        return ProcessGroup(rank)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise RunError(
-            f"process {world.rank} of {world.size} could not meet the others: {reason}"
+            f"process {rank.index} of {rank.world_size} could not meet the others: {reason}"
         ) from error

@@ -1,7 +1,7 @@
-"""A learner that holds a part of the weights, gradients and moments: torch's FSDP2 under the same updates.
+"""A learner that holds a shard of the weights, gradients and moments: torch's FSDP2 under the same updates.
 
-Sampling and scoring need whole weights, so each process keeps one plain copy beside its part; every update
-ends by gathering the parts into it.
+Sampling and scoring need whole weights, so each process keeps one plain copy beside its shard; every update
+ends by gathering the shards into it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ragen2.backends.distributed.team import Shards, whole_tensor
+from ragen2.backends.distributed.parallelism import Shards, whole_tensor
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.learner.optimiser import adamw
 from ragen2.backends.settings import LearnerSettings, ModelSettings
@@ -37,14 +37,14 @@ class ShardedLearner(TorchLearner):
         settings: LearnerSettings,
         *,
         seed: int,
-        team: Shards,
+        parallelism: Shards,
     ) -> None:
         if model.lora_rank:
             raise ConfigError(
                 'learner.parallel = "fsdp2" trains all weights; with model.lora_rank use "ddp", '
                 "adapters are small"
             )
-        super().__init__(network, tokenizer, model, settings, seed=seed, team=team)
+        super().__init__(network, tokenizer, model, settings, seed=seed, parallelism=parallelism)
         self._copy = copy.deepcopy(network).requires_grad_(False)
         self._shard()
         self.optimiser = adamw(
@@ -57,14 +57,14 @@ class ShardedLearner(TorchLearner):
         return self._copy
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
-        """The update, then whole weights for who samples."""
+        """The update, then whole weights for the sampler."""
         done = super().update(samples, objective, scale=scale)
         self._fill_copy()
         return done
 
     def _shard(self) -> None:
         """Cut every layer's weights along their first dimension, and the rest as one more unit."""
-        mesh = init_device_mesh(self.device.type, (self.team.size,))
+        mesh = init_device_mesh(self.device.type, (self.parallelism.size,))
         for module in list(self.network.modules()):
             if isinstance(module, GradientCheckpointingLayer):
                 fully_shard(module, mesh=mesh)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ragen2.algorithms.losses import token_weights, value_loss
-from ragen2.backends.distributed.team import ALONE, Team
+from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
 from ragen2.backends.learner.batches import Batch, even_parts
 from ragen2.backends.learner.forward import Reader
 from ragen2.backends.learner.optimiser import BadSteps, adamw
@@ -38,9 +38,9 @@ class Critic:
         lr: float,
         dtype: torch.dtype,
         images: ImageInputs | None = None,
-        team: Team = ALONE,
+        parallelism: Parallelism = SINGLE_PROCESS,
     ) -> None:
-        self.team = team
+        self.parallelism = parallelism
         self.network = copy.deepcopy(network).requires_grad_(True)
         # The critic encodes images as the model did when it began; only what reads them is trained.
         embedder = None if images is None else ImageEmbedder(self.network, images)
@@ -48,7 +48,7 @@ class Critic:
             self.network.get_decoder(),
             settings,
             dtype,
-            team,
+            parallelism,
             causal=self.network,
             embedder=embedder,
         )
@@ -59,7 +59,7 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.head.to(next(self.network.parameters()).device)
-        frozen = set() if embedder is None else set(map(id, embedder.encodings.tower))
+        frozen = set() if embedder is None else set(map(id, embedder.encoder.tower))
         weights = [weight for weight in self.network.parameters() if id(weight) not in frozen]
         trained = [*weights, *self.head.parameters()]
         self.optimiser = adamw(trained, lr=lr, weight_decay=0.0)
@@ -74,7 +74,7 @@ class Critic:
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, part in zip(rows, np.split(values, bounds), strict=True):
                     found[row] = part
-        joined = self.team.join(found)
+        joined = self.parallelism.join(found)
         return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], settings: CriticSettings) -> dict[str, float]:
@@ -135,9 +135,9 @@ class Critic:
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 total += loss.detach()
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        self.team.sum_gradients(trained)
+        self.parallelism.sum_gradients(trained)
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
-        value = self.team.sum_numbers({"loss": float(total)})["loss"]
+        value = self.parallelism.sum_numbers({"loss": float(total)})["loss"]
         if math.isfinite(norm) and math.isfinite(value):
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)

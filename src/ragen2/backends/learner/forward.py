@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ragen2.backends.device import deterministic_sums, has_deterministic_sums
-from ragen2.backends.distributed.team import ALONE, Team
+from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
 from ragen2.backends.learner.batches import (
     MAX_PADDING,
     Batch,
@@ -84,17 +84,17 @@ class Reader:
         network: Any,
         settings: LearnerSettings,
         dtype: torch.dtype,
-        team: Team = ALONE,
+        parallelism: Parallelism = SINGLE_PROCESS,
         *,
         causal: Any | None = None,
         embedder: ImageEmbedder | None = None,
     ) -> None:
         self.network = network
-        self.team = team
+        self.parallelism = parallelism
         self.embedder = embedder
         self.dtype = dtype
         self.is_packed = honours_packing(network, dtype)
-        can_fuse = self.is_packed and not settings.compile and not team.cuts_weights
+        can_fuse = self.is_packed and not settings.compile and not parallelism.shards_weights
         self._fused = fused_decoder(causal, dtype) if can_fuse and causal is not None else None
         self._is_small = sum(p.numel() for p in network.parameters()) <= SMALL_MODEL
         self._repeats = settings.gradient_checkpointing
@@ -102,8 +102,8 @@ class Reader:
         self.tokens_read = 0
         """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
-        if embedder is not None and embedder.encodings.is_trained and self._layers:
-            self._layers += embedder.encodings.layers()
+        if embedder is not None and embedder.encoder.is_trained and self._layers:
+            self._layers += embedder.encoder.layers()
         self._call: Callable[..., Any] = network
         if settings.compile:
             _need_compiler()
@@ -121,7 +121,7 @@ class Reader:
         token_weights = np.zeros(len(samples)) if weights is None else weights
         samples = [self._with_image_ids(sample) for sample in samples]
         lengths = [len(sample.ids_T) for sample in samples]
-        for rows, is_real in self.team.share(self._cut(samples), lengths):
+        for rows, is_real in self.parallelism.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
             shared = shared_beginnings(chosen) if self.shares else None
             batch = Batch.of(
@@ -154,7 +154,7 @@ class Reader:
 
     def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
         lengths = [len(sample.ids_T) for sample in samples]
-        budget = self.team.budget(self.micro_tokens, sum(lengths))
+        budget = self.parallelism.budget(self.micro_tokens, sum(lengths))
         if not self.is_packed:
             return padded_batches(lengths, budget, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
@@ -239,12 +239,12 @@ class TokenReader(Reader):
         split_model: SplitModel,
         settings: LearnerSettings,
         dtype: torch.dtype,
-        team: Team = ALONE,
+        parallelism: Parallelism = SINGLE_PROCESS,
     ) -> None:
         network = split_model.decoder if split_model.splits else split_model.network
         causal = split_model.network if split_model.splits else None
         super().__init__(
-            network, settings, dtype, team, causal=causal, embedder=split_model.embedder
+            network, settings, dtype, parallelism, causal=causal, embedder=split_model.embedder
         )
         self.head: Callable[[torch.Tensor], torch.Tensor] = (
             split_model.head if split_model.splits else identity

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from ragen2.algorithms.losses import kl_estimate
 from ragen2.backends.device import compute_dtype, side_by_side
-from ragen2.backends.distributed.team import ALONE, Team, whole_tensor
+from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism, whole_tensor
 from ragen2.backends.learner.batches import Batch, random_parts
 from ragen2.backends.learner.critic import Critic
 from ragen2.backends.learner.forward import TokenReader
@@ -28,8 +28,7 @@ from ragen2.backends.learner.optimiser import BadSteps, adamw, lr_share
 from ragen2.backends.learner.saving import disk_errors
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.vision.embedding import ImageEmbedder
-from ragen2.backends.vision.encodings import tower_of
+from ragen2.backends.vision.embedding import ImageEmbedder, tower_weights
 from ragen2.errors import RunError
 from ragen2.policy import CriticSettings, KLEstimator, LossInputs, Objective
 from ragen2.types import FloatArray, Sample, Update
@@ -60,14 +59,14 @@ class TorchLearner:
         settings: LearnerSettings,
         *,
         seed: int,
-        team: Team = ALONE,
+        parallelism: Parallelism = SINGLE_PROCESS,
     ) -> None:
         self.tokenizer = tokenizer
-        self.team = team
+        self.parallelism = parallelism
         self.settings = settings
         self.seed = seed
         if tokenizer.images is not None and model.vision == "frozen":
-            for weight in tower_of(network):
+            for weight in tower_weights(network):
                 weight.requires_grad_(False)
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
@@ -75,7 +74,7 @@ class TorchLearner:
             base_of(self.network), self._embedder(is_trained=model.vision == "trained")
         )
         dtype = compute_dtype(model.precision, self.device)
-        self.reader = TokenReader(self.split_model, settings, dtype, team)
+        self.reader = TokenReader(self.split_model, settings, dtype, parallelism)
         self.num_updates = 0
         self._lr_scale = 1.0
         self._reference: TokenReader | None = None
@@ -131,7 +130,7 @@ class TorchLearner:
     def start_critic(self, lr: float) -> None:
         """Put a critic beside the model; it starts from the weights as they are now."""
         plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
-        images, replicas = self.tokenizer.images, self.team.replicas
+        images, replicas = self.tokenizer.images, self.parallelism.replicas
         self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images, replicas)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
@@ -158,7 +157,7 @@ class TorchLearner:
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, values in zip(rows, np.split(kl, bounds), strict=True):
                     found[row] = values
-        joined = self.team.join(found)
+        joined = self.parallelism.join(found)
         return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
@@ -201,11 +200,11 @@ class TorchLearner:
         with self._ready():
             batches = (batch for _, batch in self.reader.batches(samples, weights))
             read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
-            sums = read_all(batches, objective, scale * self.team.loss_factor)
-        self.team.sum_gradients(self._trained)
+            sums = read_all(batches, objective, scale * self.parallelism.loss_factor)
+        self.parallelism.sum_gradients(self._trained)
         # The only wait for the device; a process that had nothing to read has no sums.
         read = torch.stack(list(sums.values())).tolist() if sums else []
-        whole = self.team.sum_numbers(dict(zip(sums, read, strict=True)))
+        whole = self.parallelism.sum_numbers(dict(zip(sums, read, strict=True)))
         return {
             name: value if name.endswith("loss") else value / total for name, value in whole.items()
         }
@@ -235,7 +234,7 @@ class TorchLearner:
     def save(self, folder: Path) -> None:
         """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
         moments = self._optimiser_state()
-        if self.team.rank:
+        if self.parallelism.rank:
             return
         self.save_model(folder)
         state = {
@@ -281,7 +280,7 @@ class TorchLearner:
             "parameters": f"{total:,}",
             "trained": f"{trained:,}",
             "device": str(self.device),
-            **({"processes": f"{self.team.size}"} if self.team.size > 1 else {}),
+            **({"processes": f"{self.parallelism.size}"} if self.parallelism.size > 1 else {}),
         }
 
     def _embedder(self, *, is_trained: bool) -> ImageEmbedder | None:

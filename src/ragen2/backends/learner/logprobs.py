@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ragen2.backends.device import float_product
-from ragen2.backends.vision.embedding import ImageEmbedder, Places, plain_places
+from ragen2.backends.vision.embedding import ImageEmbedder, PositionLookup, text_positions
 from ragen2.errors import ModelError
 from ragen2.types import Image, IntArray
 
@@ -223,9 +223,11 @@ class SplitModel:
             else {"inputs_embeds": self.embedder.embed(ids)}
         )
 
-    def places(self, rows: Sequence[IntArray]) -> Places:
+    def places(self, rows: Sequence[IntArray]) -> PositionLookup:
         """Positions in placed rows."""
-        return plain_places if self.embedder is None else self.embedder.places(rows, self.device)
+        if self.embedder is None:
+            return text_positions
+        return self.embedder.position_lookup(rows, self.device)
 
     @torch.no_grad()
     def _same_logits(self) -> bool:

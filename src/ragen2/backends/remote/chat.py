@@ -1,4 +1,4 @@
-"""Play with a server that speaks chat alone: messages in, words out, and nothing about tokens.
+"""Play with a server that offers chat alone: messages in, text out, and nothing about tokens.
 
 That is every OpenAI-compatible server. Nothing is tokenised again to guess what was sampled, so there is
 nothing to score or train with: such a model is judged by what it does.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ragen2.backends.remote.calls import BadAnswer, Endpoint, root_of
+from ragen2.backends.remote.batch import SEEDS, completions_of, only_choice
+from ragen2.backends.remote.client import BadAnswer, Refused, ServerClient, Usage, first_taken
 from ragen2.backends.remote.journal import Journal, chat_name
-from ragen2.backends.remote.requests import SEEDS, Refused, completions_of, only_choice
 from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.remote.usage import Meter
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.seeding import stream_key
@@ -26,8 +25,7 @@ NO_IDS = np.zeros(0, dtype=np.int64)
 NO_LOGPROBS = np.zeros(0, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class ChatForm(NamedTuple):
     """Names and settings that not every server takes."""
 
     limit: str
@@ -35,8 +33,8 @@ class _Form:
     seed: bool
 
 
-FORMS = tuple(
-    _Form(limit, seed)
+CHAT_FORMS = tuple(
+    ChatForm(limit, seed)
     for seed in (True, False)
     for limit in ("max_tokens", "max_completion_tokens")
 )
@@ -51,48 +49,48 @@ class ChatServer:
     settings: ServerSettings = field(default_factory=ServerSettings)
     journal: Journal | None = None
     """Where completions are kept, and taken from instead of being asked for again."""
-    meter: Meter = field(default_factory=Meter)
-    _form: _Form | None = None
+    usage: Usage = field(default_factory=Usage)
+    _form: ChatForm | None = None
     """The first form of request that was taken."""
 
     def reply(self, requests: Sequence[ChatRequest], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order; each is asked for alone, with a seed of its own."""
+        """One completion per request, in order; each is asked for alone, with a seed of its own."""
         if params.top_k > 0:
             raise ConfigError(
                 f"rollout.top_k is {params.top_k}, which chat completions know nothing of; set it to 0"
             )
-        endpoint = Endpoint(f"{root_of(self.url)}/v1/chat/completions", self.settings, self.meter)
-        return completions_of(
-            [chat_name(request, params) for request in requests],
-            requests,
-            lambda request: self._complete(endpoint, request, params),
-            endpoint,
-            self.journal,
-        )
+        with ServerClient(self.url, self.settings, self.usage) as client:
+            return completions_of(
+                [chat_name(request, params) for request in requests],
+                requests,
+                lambda request: self._complete(client, request, params),
+                client,
+                self.journal,
+            )
 
     def usage_line(self) -> str:
         """What it all took."""
-        return self.meter.usage.line(self.settings)
+        return self.usage.line(self.settings)
 
     def _complete(
-        self, endpoint: Endpoint, request: ChatRequest, params: SamplingParams
+        self, client: ServerClient, request: ChatRequest, params: SamplingParams
     ) -> Completion:
         """The answer in the form that the server is known to take, or in the first that it takes."""
-        reasons: list[str] = []
-        for form in (self._form,) if self._form is not None else FORMS:
-            try:
-                found = endpoint.post(
-                    self._body(form, request, params), refused=Refused, read=read_reply
-                )
-            except Refused as error:
-                reasons.append(str(error))
-                continue
-            self._form = form
-            return found
-        raise ModelError(f"{self.url} refused a conversation: {reasons[0]}")
+        forms = (self._form,) if self._form is not None else CHAT_FORMS
+        try:
+            form, found = first_taken(
+                forms,
+                lambda form: client.post(
+                    "v1/chat/completions", self._body(form, request, params), read_reply
+                ),
+            )
+        except Refused as error:
+            raise ModelError(f"{self.url} refused a conversation: {error.args[0]}") from error
+        self._form = form
+        return found
 
-    def _body(self, form: _Form, request: ChatRequest, params: SamplingParams) -> dict[str, Any]:
-        """No stop string: servers cut it off what they return. What follows the answer is not read."""
+    def _body(self, form: ChatForm, request: ChatRequest, params: SamplingParams) -> dict[str, Any]:
+        """No stop string: servers cut it off what they return. What follows the answer is ignored."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [
@@ -109,7 +107,7 @@ class ChatServer:
 
 
 def read_reply(answer: dict[str, Any]) -> Completion:
-    """The words of an answer; a model that wrote none has written an empty reply."""
+    """The text of an answer; a model that wrote none has written an empty reply."""
     choice = only_choice(answer)
     message = choice.get("message")
     if not isinstance(message, dict):

@@ -87,7 +87,7 @@ def request_name(request: Request, params: SamplingParams) -> str:
 
 
 def chat_name(request: ChatRequest, params: SamplingParams) -> str:
-    """The same for one in words."""
+    """The same for a conversation."""
     prompt = json.dumps([[message.role, message.content] for message in request.messages])
     return _name("reply", request.key, prompt, params)
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ragen2.backends.remote.calls import Endpoint, Missing, root_of
+from ragen2.backends.remote.batch import SEEDS, completions_of, only_choice
+from ragen2.backends.remote.client import Missing, Refused, ServerClient
 from ragen2.backends.remote.journal import Journal, request_name
-from ragen2.backends.remote.requests import SEEDS, Refused, completions_of, only_choice
 from ragen2.backends.remote.scorer import ServerScorer
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import ChatTokenizer, Pair, Request, SamplingParams
@@ -38,7 +38,7 @@ class ServerPolicy:
     """Where completions are kept, and taken from instead of being asked for again."""
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order; each is asked for alone, with a seed of its own.
+        """One completion per request, in order; each is asked for alone, with a seed of its own.
 
         Members of a group share their prompt, and a seed for all would make them one. Requests with
         the same prompt and the same random stream are one request.
@@ -48,24 +48,26 @@ class ServerPolicy:
                 f"temperature {params.temperature} cannot be sampled from {self.scorer.url}: a server's "
                 "log-probs are those of temperature 1; leave it at 1, or use a local model"
             )
-        endpoint = self.scorer.endpoint()
-        return completions_of(
-            [request_name(request, params) for request in requests],
-            requests,
-            lambda request: self._complete(endpoint, request, params),
-            endpoint,
-            self.journal,
-        )
+        with self.scorer.client() as client:
+            return completions_of(
+                [request_name(request, params) for request in requests],
+                requests,
+                lambda request: self._complete(client, request, params),
+                client,
+                self.journal,
+            )
 
     def usage_line(self) -> str:
         """What it all took."""
-        return self.scorer.meter.usage.line(self.scorer.settings)
+        return self.scorer.usage.line(self.scorer.settings)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         return self.scorer.score(pairs, temperature)
 
-    def _complete(self, endpoint: Endpoint, request: Request, params: SamplingParams) -> Completion:
+    def _complete(
+        self, client: ServerClient, request: Request, params: SamplingParams
+    ) -> Completion:
         body: dict[str, Any] = {
             "model": self.scorer.model,
             "prompt": request.prompt_ids_T.tolist(),
@@ -84,15 +86,15 @@ class ServerPolicy:
         }
         url = self.scorer.url
         try:
-            return endpoint.post(
+            return client.post(
+                "v1/completions",
                 body,
-                refused=Refused,
-                read=lambda answer: read_completion(only_choice(answer), params, url),
+                lambda answer: read_completion(only_choice(answer), params, url),
             )
         except Refused as error:
             raise ModelError(f"{url} refused a prompt: {error}") from error
         except Missing as error:
-            raise Missing(f"{error}; if it speaks chat alone, use --set server.api=chat") from error
+            raise Missing(f"{error}; if it offers chat alone, use --set server.api=chat") from error
 
 
 def read_completion(choice: dict[str, Any], params: SamplingParams, url: str) -> Completion:
@@ -101,7 +103,7 @@ def read_completion(choice: dict[str, Any], params: SamplingParams, url: str) ->
     if ids is None or logprobs is None or len(ids) != len(logprobs):
         raise ModelError(
             f"{url} does not return the ids of what it sampled, with a log-prob each; play by its "
-            "words alone with --set server.api=chat, or use a server that takes return_token_ids, as vLLM's"
+            "text alone with --set server.api=chat, or use a server that takes return_token_ids, as vLLM's"
         )
     text = str(choice.get("text", ""))
     return Completion(
@@ -119,18 +121,18 @@ def _finish(choice: dict[str, Any], text: str, params: SamplingParams) -> Finish
 
 
 def served_context(scorer: ServerScorer) -> int:
-    """Tokens that the served model can read, as vLLM tells with the list of its models.
+    """Tokens of the served model's context, as vLLM reports it with the list of its models.
 
-    A server that does not tell refuses what is too long.
+    A server that does not report it refuses what is too long.
     """
-    endpoint = Endpoint(f"{root_of(scorer.url)}/v1/models", scorer.settings, scorer.meter)
 
     def read(answer: dict[str, Any]) -> int:
         models = answer.get("data") or []
         own = [one for one in models if one.get("id") == scorer.model]
         return int((own[0].get("max_model_len") if own else None) or UNKNOWN_CONTEXT)
 
-    try:
-        return endpoint.get(read)
-    except Missing:
-        return UNKNOWN_CONTEXT
+    with scorer.client() as client:
+        try:
+            return client.get("v1/models", read)
+        except Missing:
+            return UNKNOWN_CONTEXT

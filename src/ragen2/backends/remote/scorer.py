@@ -1,6 +1,6 @@
 """Score with any OpenAI-compatible server that returns the log-probs of a prompt; no torch needed.
 
-Two dialects of ``/v1/completions`` are spoken: ``echo`` (the prompt comes back as part of the
+Two dialects of ``/v1/completions`` are known: ``echo`` (the prompt comes back as part of the
 completion, with its log-probs) and vLLM's ``prompt_logprobs``.
 """
 
@@ -14,10 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ragen2.backends.remote.calls import BadAnswer, Endpoint, root_of
-from ragen2.backends.remote.pool import call_all
+from ragen2.backends.remote.batch import call_all
+from ragen2.backends.remote.client import (
+    Answer,
+    BadAnswer,
+    Refused,
+    ServerClient,
+    Usage,
+    first_taken,
+)
 from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.remote.usage import Meter
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair
 from ragen2.types import FloatArray
@@ -32,7 +38,7 @@ class _Token:
 
     logprob: float | None
     name: str
-    """Its text or id, enough to tell whether two prompts begin alike; empty if it is not told."""
+    """Its text or id, enough to see whether two prompts begin alike; empty if it is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,14 @@ class ServerScorer:
     dialect: Dialect | None = None
     max_tokens: Literal[0, 1] | None = None
     settings: ServerSettings = field(default_factory=ServerSettings)
-    meter: Meter = field(default_factory=Meter)
+    usage: Usage = field(default_factory=Usage)
 
-    def endpoint(self) -> Endpoint:
-        """Where completions are asked for, for one batch of requests."""
-        return Endpoint(f"{root_of(self.url)}/v1/completions", self.settings, self.meter)
+    def client(self) -> ServerClient:
+        """Connections for one batch of requests."""
+        return ServerClient(self.url, self.settings, self.usage)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         if temperature != 1.0:
             raise ConfigError(
                 f"temperature {temperature} cannot be scored by {self.url}: servers return prompt "
@@ -94,31 +100,35 @@ class ServerScorer:
         """The tokens of every prompt. The first one alone finds out what the server can do."""
         if not prompts:
             return []
-        endpoint = self.endpoint()
-        form, first = self._settle(endpoint, prompts[0])
         size = self.settings.batch
-        try:
-            rest = call_all(
-                lambda batch: form.read(endpoint, batch),
-                [prompts[i : i + size] for i in range(1, len(prompts), size)],
-                workers=self.settings.concurrency,
-                stopped=endpoint.stopped,
-            )
-        except _NotServed as error:
-            raise ModelError(f"{self.url} refused some prompts: {error}") from error
+        with self.client() as client:
+            form, first = self._settle(client, prompts[0])
+            try:
+                rest = call_all(
+                    lambda batch: form.read(client, batch),
+                    [prompts[i : i + size] for i in range(1, len(prompts), size)],
+                    workers=self.settings.concurrency,
+                    stopped=client.stopped,
+                )
+            except Refused as error:
+                raise ModelError(f"{self.url} refused some prompts: {error}") from error
         return [first, *itertools.chain.from_iterable(rest)]
 
-    def _settle(self, endpoint: Endpoint, prompt: Prompt) -> tuple[_Form, list[_Token]]:
+    def _settle(self, client: ServerClient, prompt: Prompt) -> tuple[ScoringForm, list[_Token]]:
         """The first form of request that brings prompt log-probs, and what it brought."""
-        dialects: tuple[Dialect, ...] = (self.dialect,) if self.dialect else tuple(FORMS)
+        dialects: tuple[Dialect, ...] = (self.dialect,) if self.dialect else tuple(READERS)
         sizes = (self.max_tokens,) if self.max_tokens is not None else (0, 1)
-        reasons = []
-        for dialect, size in itertools.product(dialects, sizes):
-            form = _Form(self.model, dialect, size)
-            try:
-                return form, form.read(endpoint, [prompt])[0]
-            except _NotServed as error:
-                reasons.append(f"{dialect} with max_tokens {size}: {error}")
+        forms = [
+            ScoringForm(self.model, dialect, size)
+            for dialect, size in itertools.product(dialects, sizes)
+        ]
+        try:
+            return first_taken(forms, lambda form: form.read(client, [prompt])[0])
+        except Refused as error:
+            reasons = [
+                f"{form.dialect} with max_tokens {form.max_tokens}: {reason}"
+                for form, reason in zip(forms, error.args, strict=True)
+            ]
         raise ModelError(
             f"{self.url} does not return prompt log-probs ({'; '.join(reasons)}); use a server that "
             "does, as vLLM's, or a local model"
@@ -153,19 +163,15 @@ class ServerScorer:
         return np.array(values, dtype=np.float64)
 
 
-class _NotServed(Exception):
-    """The server answered, but not with prompt log-probs."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """One way to ask for prompt log-probs, and to read the answer."""
+class ScoringForm:
+    """One form of asking for prompt log-probs, and of the answer."""
 
     model: str
     dialect: Dialect
     max_tokens: int
 
-    def read(self, endpoint: Endpoint, prompts: Sequence[Prompt]) -> list[list[_Token]]:
+    def read(self, client: ServerClient, prompts: Sequence[Prompt]) -> list[list[_Token]]:
         """The tokens of each prompt."""
         body: dict[str, Any] = {
             "model": self.model,
@@ -177,11 +183,9 @@ class _Form:
             body |= {"echo": True, "logprobs": 1}
         else:
             body |= {"prompt_logprobs": 0}
-        return endpoint.post(
-            body, refused=_NotServed, read=lambda answer: self._tokens(answer, prompts)
-        )
+        return client.post("v1/completions", body, lambda answer: self._tokens(answer, prompts))
 
-    def _tokens(self, answer: dict[str, Any], prompts: Sequence[Prompt]) -> list[list[_Token]]:
+    def _tokens(self, answer: Answer, prompts: Sequence[Prompt]) -> list[list[_Token]]:
         found = answer.get("choices")
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise BadAnswer(f"without choices: {str(answer)[:80]}")
@@ -192,35 +196,35 @@ class _Form:
                 "server.batch to 1"
             )
         return [
-            FORMS[self.dialect](choice, prompt, self.max_tokens)
+            READERS[self.dialect](choice, prompt, self.max_tokens)
             for choice, prompt in zip(choices, prompts, strict=True)
         ]
 
 
-def _read_echo(choice: dict[str, Any], _prompt: Prompt, generated: int) -> list[_Token]:
+def _read_echo(choice: Answer, _prompt: Prompt, generated: int) -> list[_Token]:
     found = choice.get("logprobs") or {}
     values, names = found.get("token_logprobs") or [], found.get("tokens") or []
     if len(values) != len(names):
-        raise _NotServed(f"{len(names)} tokens came with {len(values)} log-probs")
+        raise Refused(f"{len(names)} tokens came with {len(values)} log-probs")
     tokens = [_Token(value, str(name)) for value, name in zip(values, names, strict=True)]
     tokens = tokens[: len(tokens) - generated]
     if not tokens:
-        raise _NotServed("the prompt did not come back with log-probs")
+        raise Refused("the prompt did not come back with log-probs")
     return tokens
 
 
-def _read_prompt_logprobs(choice: dict[str, Any], prompt: Prompt, _generated: int) -> list[_Token]:
+def _read_prompt_logprobs(choice: Answer, prompt: Prompt, _generated: int) -> list[_Token]:
     """A position names its tokens by id: the prompt's own, perhaps likelier ones after it."""
     found = choice.get("prompt_logprobs") or []
     if not found:
-        raise _NotServed("there is no prompt_logprobs in the answer")
+        raise Refused("there is no prompt_logprobs in the answer")
     tokens = []
-    for place, position in enumerate(found):
+    for index, position in enumerate(found):
         if not position:
             tokens.append(_Token(None, ""))
             continue
-        known = isinstance(prompt, list) and place < len(prompt)
-        name = str(prompt[place]) if known else next(iter(position))
+        known = isinstance(prompt, list) and index < len(prompt)
+        name = str(prompt[index]) if known else next(iter(position))
         if name not in position:
             raise ModelError(
                 f"the server returned token {next(iter(position))} where token {name} was sent; it "
@@ -230,7 +234,7 @@ def _read_prompt_logprobs(choice: dict[str, Any], prompt: Prompt, _generated: in
     return tokens
 
 
-FORMS: dict[Dialect, Callable[[dict[str, Any], Prompt, int], list[_Token]]] = {
+READERS: dict[Dialect, Callable[[Answer, Prompt, int], list[_Token]]] = {
     "echo": _read_echo,
     "prompt_logprobs": _read_prompt_logprobs,
 }

@@ -20,7 +20,7 @@ class ServerSettings(Settings):
     api: Literal["tokens", "chat"] = Field(
         "tokens",
         description="how `eval` asks: `tokens` sends token ids and gets them back with log-probs, `chat` "
-        "sends and gets words, as any server can, and measures no collapse",
+        "sends and gets text, as any server can, and measures no collapse",
     )
     push_folder: str = Field(
         "", description="folder that it can read, for new weights; left out, one of this machine's"
@@ -40,10 +40,10 @@ class ServerSettings(Settings):
         120.0, gt=0.0, description="seconds to wait before a retry at most, also if the server asks"
     )
     input_price: float = Field(
-        0.0, ge=0.0, description="price of a million prompt tokens, for the total at the end"
+        0.0, ge=0.0, description="price per million prompt tokens, for the total at the end"
     )
     output_price: float = Field(
-        0.0, ge=0.0, description="price of a million written tokens, for the total at the end"
+        0.0, ge=0.0, description="price per million written tokens, for the total at the end"
     )
     api_key_env: str = Field(
         "OPENAI_API_KEY", description="environment variable that holds the key, if there is one"

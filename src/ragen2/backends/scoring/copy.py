@@ -15,7 +15,7 @@ import torch
 
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.scoring.tree import Job
-from ragen2.backends.vision.embedding import Places
+from ragen2.backends.vision.embedding import PositionLookup
 from ragen2.types import FloatArray, IntArray
 
 
@@ -53,10 +53,10 @@ class _Start(NamedTuple):
     length: int
     last_row: torch.Tensor
     cache: Any
-    places: Places | None
+    places: PositionLookup | None
 
 
-def _at(places: Places | None, ids: torch.Tensor, first: int) -> dict[str, torch.Tensor]:
+def _at(places: PositionLookup | None, ids: torch.Tensor, first: int) -> dict[str, torch.Tensor]:
     """Positions from ``first`` on, where they are not what any model reads off the mask."""
     if places is None:
         return {}

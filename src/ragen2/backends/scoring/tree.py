@@ -21,7 +21,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
-from ragen2.backends.vision.embedding import Places
+from ragen2.backends.vision.embedding import PositionLookup
 from ragen2.types import FloatArray, IntArray
 
 
@@ -137,7 +137,7 @@ class _Contexts:
 
     ids_BC: torch.Tensor
     length_B: torch.Tensor
-    places: Places
+    places: PositionLookup
     cache: Cache | None
     last_BD: torch.Tensor | None = None
     """Hidden state of the last context token, which predicts every first token."""

@@ -1,4 +1,4 @@
-"""Whether our way to put images into a prompt gives a model's own numbers: tried once when it is opened."""
+"""Whether our image embeddings give the logits of a model's own code: tried once when it is opened."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ragen2.backends.tokenizer import TemplateTokenizer
 
 SIZE = (56, 84)
-"""Height and width of the images that a model is tried on: no square, so that sides are told apart."""
+"""Height and width of the images that a model is tried on: no square, so that exchanged sides are noticed."""
 ROUNDING = 0.01
 """Largest error, as a share of what exchanging the two images changes."""
 
 
 @torch.no_grad()
-def refuse_other_reading(model: str, network: Any, tokenizer: TemplateTokenizer) -> None:
+def check_image_logits(model: str, network: Any, tokenizer: TemplateTokenizer) -> None:
     """Raise unless tokens and logits of a small example are those that the model's own code gives."""
     noise = stream("images to try a model on")
     one, other = (Image(noise.integers(0, 256, (*SIZE, 3), dtype=np.uint8)) for _ in range(2))
@@ -66,7 +66,7 @@ def _ours(network: Any, tokenizer: TemplateTokenizer, images: tuple[Image, ...])
     out = network(
         inputs_embeds=embedder.embed(ids),
         attention_mask=torch.ones_like(ids),
-        position_ids=embedder.places([row_T], device)(slots),
+        position_ids=embedder.position_lookup([row_T], device)(slots),
         use_cache=False,
     )
     logits: torch.Tensor = out.logits[0, -1].float()

@@ -35,9 +35,9 @@ class ImageInputs:
         self.token_id = token_id
         """The id that every token of an image has."""
         self._blocks: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._num_numbers: dict[tuple[int, int], int] = {}
+        self._num_values: dict[tuple[int, int], int] = {}
         self._numbers: dict[str, int] = {}
-        # Whoever asks for a row to be read holds its images until it was read.
+        # Weak: a caller holds the images of its rows until their forward pass is done, nobody longer.
         self._images: WeakValueDictionary[int, Image] = WeakValueDictionary()
 
     def number(self, image: Image) -> int:
@@ -75,15 +75,15 @@ class ImageInputs:
         """Image tokens of an image, without the marks around them."""
         return self.block(image).count(self.token_id)
 
-    def num_numbers(self, image: Image) -> int:
-        """Size of what the vision tower reads of an image, the same for all images of its size."""
-        if image.size not in self._num_numbers:
+    def num_values(self, image: Image) -> int:
+        """Input values of the vision tower for an image, the same for all images of its size."""
+        if image.size not in self._num_values:
             tensors = self.pixels([image]).values()
-            self._num_numbers[image.size] = sum(value.numel() for value in tensors)
-        return self._num_numbers[image.size]
+            self._num_values[image.size] = sum(value.numel() for value in tensors)
+        return self._num_values[image.size]
 
     def pixels(self, images: Sequence[Image]) -> Pixels:
-        """What the vision tower reads, of images of one size on top of each other.
+        """Input of the vision tower, for images of one size on top of each other.
 
         A processor checks its settings at each call, which takes longer than a small image does.
         """
@@ -114,23 +114,23 @@ def open_inputs(source: str, options: dict[str, Any], config: Any, tokenizer: An
     if token_id is None:
         raise ModelError("its config.json names no image_token_id")
     try:
-        pictures = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+        image_processor = AutoImageProcessor.from_pretrained(source, backend="pil", **options)
         named, _ = ProcessorMixin.get_processor_dict(source, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
         raise ModelError(f"its image processor cannot be opened: {reason}") from error
     maker = _without_videos(_class_of(named, config))
-    parts = [_part(name, pictures, tokenizer) for name in maker.get_attributes()]
+    parts = [_part(name, image_processor, tokenizer) for name in maker.get_attributes()]
     processor = maker.from_args_and_dict(parts, named)
     if processor.chat_template:
         tokenizer.chat_template = processor.chat_template
     return ImageInputs(processor, int(token_id))
 
 
-def make_inputs(kind: type, pictures: Any, tokenizer: Any, token_id: int) -> ImageInputs:
+def make_inputs(kind: type, image_processor: Any, tokenizer: Any, token_id: int) -> ImageInputs:
     """The image side of a model that is made here: a processor of class ``kind``."""
     maker = _without_videos(kind)
-    parts = [_part(name, pictures, tokenizer) for name in maker.get_attributes()]
+    parts = [_part(name, image_processor, tokenizer) for name in maker.get_attributes()]
     return ImageInputs(maker(*parts), token_id)
 
 
@@ -165,5 +165,5 @@ def _without_videos(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 
 
-def _part(name: str, pictures: Any, tokenizer: Any) -> Any:
-    return {"image_processor": pictures, "tokenizer": tokenizer}.get(name)
+def _part(name: str, image_processor: Any, tokenizer: Any) -> Any:
+    return {"image_processor": image_processor, "tokenizer": tokenizer}.get(name)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ragen2.backends.remote.batch import SEEDS
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.vllm.weights import WeightWatch, named_weights
+from ragen2.backends.vllm.weights import WeightSync, named_weights
 from ragen2.backends.vllm.worker import pack_tied_heads
 from ragen2.errors import ConfigError, DependencyError, ModelError
 from ragen2.policy import Pair, Request, SamplingParams
@@ -66,15 +67,15 @@ def start_engine(source: str, *, dtype: torch.dtype, max_context: int, memory: f
             max_model_len=max_context,
             kv_cache_memory_bytes=int(memory * GIB),
             enforce_eager=not torch.cuda.is_available(),
-            # Of the sampling temperature, which is what a learner compares with.
+            # Log-probs of the sampling temperature: the learner's probability ratios need the sampler's own.
             logprobs_mode="processed_logprobs",
             generation_config="vllm",
             disable_log_stats=True,
         )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-        told = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"vLLM cannot run {source}: {told}; leave model.engine out to sample without it"
+            f"vLLM cannot run {source}: {reason}; leave model.engine out to sample without it"
         ) from error
 
 
@@ -88,13 +89,10 @@ def _refuse_other_processes() -> None:
         )
 
 
-SEEDS = 2**31
-
-
 class VllmPolicy:
-    """A Sampler and a Scorer; ``local`` is the same model in our own hands, whose weights are pushed.
+    """A Sampler and a Scorer; ``local`` is the same model in transformers, whose weights are pushed.
 
-    Before each batch the weights are handed over if they have changed, so nobody has to ask for it.
+    Before each batch the weights are pushed if they have changed, so no caller has to remember it.
     """
 
     ids_only = 'model.engine = "vllm"'
@@ -104,7 +102,7 @@ class VllmPolicy:
         self.max_context = local.max_context
         self._source = source
         self._memory = memory
-        self._watch = WeightWatch(local.network)
+        self._sync = WeightSync(local.network)
 
     @property
     def tokenizer(self) -> TemplateTokenizer:
@@ -119,17 +117,18 @@ class VllmPolicy:
         )
 
     def push(self) -> None:
-        """Hand the weights over if vLLM has older ones."""
-        if not self._watch.is_behind:
+        """Push the weights if vLLM has older ones."""
+        if not self._sync.is_behind:
             return
         weights = named_weights(self.local.network)
         self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.engine.apply_model(pack_tied_heads)
+        # Cached keys and values are of the old weights.
         self.engine.reset_prefix_cache()
-        self._watch.mark()
+        self._sync.mark_pushed()
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order, each with the seed of its own random stream."""
+        """One completion per request, in order, each with the seed of its own random stream."""
         if params.top_p < 1.0 or params.top_k > 0:
             raise ConfigError(
                 f'model.engine = "vllm" cannot cut the choice (top_p {params.top_p}, top_k '
@@ -147,7 +146,7 @@ class VllmPolicy:
         return [self._completion(output.outputs[0]) for output in outputs]
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair.
+        """Log-prob of every continuation token, one array per pair.
 
         vLLM scores at temperature 1 alone; any other is scored by ``local``.
         """
@@ -184,7 +183,7 @@ class VllmPolicy:
 
     def _completion(self, output: Any) -> Completion:
         ids = list(output.token_ids)
-        found = [place[token].logprob for place, token in zip(output.logprobs, ids, strict=True)]
+        found = [at[token].logprob for at, token in zip(output.logprobs, ids, strict=True)]
         return Completion(
             ids_T=np.array(ids, dtype=np.int64),
             logprobs_T=np.array(found, dtype=np.float64),
@@ -193,9 +192,9 @@ class VllmPolicy:
         )
 
 
-def _own_logprobs(places: Sequence[Any], ids: Any, start: int) -> FloatArray:
+def _own_logprobs(positions: Sequence[Any], ids: Any, start: int) -> FloatArray:
     """The prompt's own log-probs from ``start`` on."""
-    found = [places[at][int(ids[at])].logprob for at in range(start, len(ids))]
+    found = [positions[at][int(ids[at])].logprob for at in range(start, len(ids))]
     return np.array(found, dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""A vLLM server that plays and scores for a learner: weights go over through a folder both can read.
+"""A vLLM server that samples and scores for a learner: weights are pushed through a folder both can read.
 
 The server must have been started with ``VLLM_SERVER_DEV_MODE=1`` and our worker extension.
 """
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.remote.calls import Answer, BadAnswer, Endpoint, Missing, root_of
+from ragen2.backends.remote.client import Answer, BadAnswer, Missing, Refused, ServerClient
 from ragen2.backends.remote.policy import ServerPolicy
-from ragen2.backends.vllm.weights import WeightWatch, save_weights
+from ragen2.backends.vllm.weights import WeightSync, save_weights
 from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.errors import ModelError, RunError
 from ragen2.policy import ChatTokenizer, Pair, Request, SamplingParams
 from ragen2.types import Completion, FloatArray
 
 
-class PushedServer:
+class VllmServerPolicy:
     """A Sampler and a Scorer over a server whose weights follow those of ``network``."""
 
     ids_only = 'model.engine = "server"'
@@ -31,7 +31,7 @@ class PushedServer:
         )
         self._network = network
         self._folder = folder
-        self._watch = WeightWatch(network)
+        self._sync = WeightSync(network)
         self._is_checked = False
 
     @property
@@ -40,18 +40,18 @@ class PushedServer:
         return self.server.tokenizer
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order, of the newest weights."""
+        """One completion per request, in order, of the newest weights."""
         self.push()
         return self.server.sample(requests, params)
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token under the newest weights, one array a pair."""
+        """Log-prob of every continuation token under the newest weights, one array per pair."""
         self.push()
         return self.server.score(pairs, temperature)
 
     def push(self) -> None:
-        """Hand the weights over if the server has older ones."""
-        if not self._watch.is_behind:
+        """Push the weights if the server has older ones."""
+        if not self._sync.is_behind:
             return
         self._check_extension()
         try:
@@ -64,16 +64,16 @@ class PushedServer:
                 f"the weights cannot be written for {self.server.scorer.url}: {error.strerror}; set "
                 "server.push_folder to a folder that it can read"
             ) from error
-        self._call("reset_prefix_cache", {})
-        self._watch.mark()
+        self._call("reset_prefix_cache", {})  # what is cached is of the old weights
+        self._sync.mark_pushed()
 
     def _check_extension(self) -> None:
         """Ask, once, whether the server was started so that it can take weights."""
         if self._is_checked:
             return
-        endpoint = self._endpoint("server_info?config_format=json")
         try:
-            found = endpoint.get(_read_extension)
+            with self._client() as client:
+                found = client.get("server_info?config_format=json", _read_extension)
         except Missing as error:
             raise self._cannot(f"it was started without VLLM_SERVER_DEV_MODE=1: {error}") from error
         if found != EXTENSION:
@@ -87,11 +87,15 @@ class PushedServer:
         )
 
     def _call(self, path: str, body: Answer) -> None:
-        self._endpoint(path).post(body, refused=ModelError, read=_read_done)
+        with self._client() as client:
+            try:
+                client.post(path, body, _read_done)
+            except Refused as error:
+                raise ModelError(f"{client.root}/{path} refused the call: {error}") from error
 
-    def _endpoint(self, path: str) -> Endpoint:
-        scorer = self.server.scorer
-        return Endpoint(f"{root_of(scorer.url)}/{path}", scorer.settings)
+    def _client(self) -> ServerClient:
+        """These calls take no tokens, so they do not count in the server's usage."""
+        return ServerClient(self.server.scorer.url, self.server.scorer.settings)
 
 
 def _read_done(answer: Answer) -> None:

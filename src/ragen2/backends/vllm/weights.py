@@ -47,8 +47,8 @@ def save_weights(network: Any, folder: Path) -> None:
         save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-class WeightWatch:
-    """Tells when the weights have changed since they were last handed over; at first they have."""
+class WeightSync:
+    """Whether another engine has the learner's newest weights; at first it has not."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -56,9 +56,9 @@ class WeightWatch:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the other engine has older weights."""
+        """Whether the engine has older weights."""
         return self._pushed != weights_version(self._network)
 
-    def mark(self) -> None:
-        """The other engine has the weights as they are now."""
+    def mark_pushed(self) -> None:
+        """The engine has the weights as they are now."""
         self._pushed = weights_version(self._network)

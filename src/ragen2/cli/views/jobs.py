@@ -23,7 +23,7 @@ STATE_STYLES: dict[State, str] = {
     "stopped": "yellow",
 }
 ROWS_FIRST: tuple[State, ...] = ("running", "failed", "stopped", "queued", "done")
-LINES_A_JOB = 10
+LINES_PER_JOB = 10
 """Progress lines of each job where there is no terminal."""
 LINES_AROUND = 8
 """Of a terminal, for what stands above the rows of the table and below."""
@@ -55,10 +55,10 @@ class JobsView:
         self.console = console
         self.statuses: Sequence[JobStatus] = ()
         self.live: Live | None = None
-        self._told: dict[str, tuple[State, int]] = {}
+        self._shown: dict[str, tuple[State, int]] = {}
 
     def tell(self, line: str) -> None:
-        """Say something that is not about one job."""
+        """Print a line that is not about one job."""
         self.console.print(Text(line), soft_wrap=True)
 
     def update(self, statuses: Sequence[JobStatus]) -> None:
@@ -68,22 +68,22 @@ class JobsView:
             self.live.update(jobs_table(statuses, self.console.height - LINES_AROUND))
             return
         for status in statuses:
-            mark = (status.state, LINES_A_JOB * status.step // status.job.config.steps)
-            if mark != self._told.get(status.job.name, ("queued", 0)):
+            mark = (status.state, LINES_PER_JOB * status.step // status.job.config.steps)
+            if mark != self._shown.get(status.job.name, ("queued", 0)):
                 self.console.print(Text(plain_line(status)), soft_wrap=True)
-            self._told[status.job.name] = mark
+            self._shown[status.job.name] = mark
 
 
 def cells(status: JobStatus) -> dict[str, str]:
-    """What its records tell about a job, column by column."""
+    """What its records say about a job, column by column."""
     scope = judged_scope(status.job.config.diagnostics)
-    pace, left = status.seconds_a_step, status.seconds_left
+    pace, left = status.seconds_per_step, status.seconds_left
     return {
         "step": f"{status.step}/{status.job.config.steps}",
         "success": _number(status.newest("rollout/success")),
         "held out": _number(status.newest("eval/success")),
         "retrieval": _number(status.newest(f"collapse/{scope}/retrieval_accuracy")),
-        "s a step": "" if pace is None else f"{pace:.2f}",
+        "s per step": "" if pace is None else f"{pace:.2f}",
         "left": "" if left is None else clock(left),
     }
 
@@ -91,15 +91,15 @@ def cells(status: JobStatus) -> dict[str, str]:
 def plain_line(status: JobStatus) -> str:
     """A job as one line of text."""
     known = [f"{name} {value}" for name, value in cells(status).items() if value]
-    words = [status.job.name, status.state, *known, status.problem]
-    return "  ".join(word for word in words if word)
+    parts = [status.job.name, status.state, *known, status.problem]
+    return "  ".join(part for part in parts if part)
 
 
 def jobs_table(statuses: Sequence[JobStatus], rows: int | None = None) -> Table:
     """All jobs in order; where only so many ``rows`` fit, those that go on or went wrong come first."""
     counts = Counter(status.state for status in statuses)
-    told = ", ".join(f"{counts[state]} {state}" for state in STATE_STYLES if counts[state])
-    table = Table(caption=told, caption_justify="left")
+    summary = ", ".join(f"{counts[state]} {state}" for state in STATE_STYLES if counts[state])
+    table = Table(caption=summary, caption_justify="left")
     table.add_column("job", overflow="fold")
     table.add_column("state")
     for column in cells(statuses[0]) if statuses else ():

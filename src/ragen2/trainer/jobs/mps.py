@@ -20,6 +20,7 @@ from pathlib import Path
 CONTROL = "nvidia-cuda-mps-control"
 SECONDS = 30
 """Patience with each command of the daemon."""
+# libcuda alone: importing torch to find out whether a GPU opens would take seconds.
 _OPEN_CUDA = (
     "import ctypes, sys\n"
     "cuda = ctypes.CDLL('libcuda.so.1')\n"
@@ -83,7 +84,7 @@ def shared_gpu(check: Callable[[Mapping[str, str]], str] = why_no_cuda) -> Itera
 
 
 def _own_folders(stack: contextlib.ExitStack) -> dict[str, str]:
-    """Folders for a daemon of ours: it then neither finds nor disturbs another user's."""
+    """Folders for a daemon of our own: it then neither finds nor disturbs another user's."""
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(prefix="ragen2-mps-", ignore_cleanup_errors=True)
     )
@@ -101,15 +102,15 @@ def _quit(program: str, variables: Mapping[str, str]) -> None:
         logger.warning("the MPS daemon could not be ended: %s", problem)
 
 
-def _run(words: list[str], variables: Mapping[str, str], given: str = "") -> str:
+def _run(command: list[str], variables: Mapping[str, str], given: str = "") -> str:
     """Run a command; why it failed, in one line, or nothing."""
-    # A file and no pipe: a daemon that keeps what it inherits open would never let a pipe end.
-    with tempfile.TemporaryFile() as told:
+    # A file and no pipe: the daemon inherits what it writes to and keeps it open, so a pipe would never end.
+    with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(  # noqa: S603 - our own command line
-                words,
+                command,
                 input=given.encode(),
-                stdout=told,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **variables},
                 timeout=SECONDS,
@@ -119,7 +120,7 @@ def _run(words: list[str], variables: Mapping[str, str], given: str = "") -> str
             return " ".join(str(error).split())
         if done.returncode == 0:
             return ""
-        told.seek(0)
-        lines = told.read().decode(errors="replace").split("\n")
+        output.seek(0)
+        lines = output.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return last or f"exit code {done.returncode}"

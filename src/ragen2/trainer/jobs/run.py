@@ -28,14 +28,14 @@ from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.runs.tail import RecordTail
-from ragen2.trainer.jobs.child import Child, end_all, hold
+from ragen2.trainer.jobs.logged_process import LoggedProcess, end_all, lock_log
 from ragen2.trainer.state import read_state
 
 logger = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_TO_END = 30.0
-"""For jobs that are told to end at once."""
+"""For jobs to save and end, when this program itself ends."""
 STEPS_AVERAGED = 10
 """Newest steps whose mean time is the time of a step."""
 EXIT_INTERRUPTED = 130
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What its process says; beside the run directory, which the run itself creates."""
+        """The output of its process; beside the run directory, which the run itself creates."""
         return self.folder.parent / "logs" / f"{self.folder.name}.log"
 
     @property
@@ -73,7 +73,7 @@ class JobStatus:
     exit_code: int | None = None
     """What its process ended with; below zero: the signal that ended it."""
     problem: str = ""
-    """The last words of a failed job."""
+    """The last line of a failed job's log."""
 
     @property
     def step(self) -> int:
@@ -81,7 +81,7 @@ class JobStatus:
         return self.records[-1].step if self.records else 0
 
     @property
-    def seconds_a_step(self) -> float | None:
+    def seconds_per_step(self) -> float | None:
         """Mean of the newest steps; None before the first."""
         times = [record.seconds["step"] for record in self.records if "step" in record.seconds]
         newest = times[-STEPS_AVERAGED:]
@@ -90,9 +90,9 @@ class JobStatus:
     @property
     def seconds_left(self) -> float | None:
         """Until the last step at that pace; None when nothing is known or nothing goes on."""
-        if self.state != "running" or self.seconds_a_step is None:
+        if self.state != "running" or self.seconds_per_step is None:
             return None
-        return (self.job.config.steps - self.step) * self.seconds_a_step
+        return (self.job.config.steps - self.step) * self.seconds_per_step
 
     def newest(self, metric: str) -> float | None:
         """The value at the last step that has one."""
@@ -117,13 +117,13 @@ def run_jobs(
         jobs: what to train; ``refuse_unfit`` says beforehand whether their folders allow it.
         at_once: processes at a time.
         variables: environment variables that the processes get beside this one's.
-        on_change: hears how all jobs are whenever something is new.
+        on_change: called with the status of all jobs whenever one changed.
         stop_asked: once it is true, running jobs finish their step and save, and none is started.
-        on_start: hears of each job just before its process is started, once nobody else can start it.
+        on_start: called with each job just before its process is started, once nobody else can start it.
         program: what starts ``ragen2``.
     """
-    given = child_variables(min(at_once, max(1, len(jobs)))) | dict(variables or {})
-    runs = [_Run(job, program, given) for job in jobs]
+    given = process_variables(min(at_once, max(1, len(jobs)))) | dict(variables or {})
+    runs = [_JobRun(job, program, given) for job in jobs]
     try:
         while True:
             if stop_asked():
@@ -132,14 +132,14 @@ def run_jobs(
             for run in runs:
                 if sum(other.state == "running" for other in runs) < at_once:
                     run.start(on_start)
-            news = [run.look() for run in runs]
-            if any(news):
+            changed = [run.poll() for run in runs]
+            if any(changed):
                 on_change([run.status() for run in runs])
             if not any(run.state in {"queued", "running"} for run in runs):
                 return [run.status() for run in runs]
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_POLLS)
     finally:
-        end_all([run.child for run in runs if run.child is not None], SECONDS_TO_END)
+        end_all([run.process for run in runs if run.process is not None], SECONDS_TO_END)
 
 
 def refuse_unfit(jobs: Sequence[Job]) -> None:
@@ -167,19 +167,19 @@ def is_finished(job: Job) -> bool:
     try:
         state = read_state(saved[-1])
     except RunError:
-        return False  # damaged: resuming tells that, and takes the checkpoint before
+        return False  # damaged: resuming reports that, and takes the checkpoint before
     is_alarmed = job.config.warning.response == "stop" and state.watch.warning.is_raised
     return state.step >= job.config.steps or bool(state.stopped) or is_alarmed
 
 
-def child_variables(at_once: int) -> dict[str, str]:
+def process_variables(at_once: int) -> dict[str, str]:
     """What each of so many processes gets: its share of the cores, unless the user has decided that."""
     shares = {"OMP_NUM_THREADS": str(max(1, usable_cores() // at_once))}
     decided = {name: os.environ[name] for name in shares if os.environ.get(name)}
     return {**shares, **decided, "PYTHONUNBUFFERED": "1"}
 
 
-class _Run:
+class _JobRun:
     """A job and, once it is started, its process."""
 
     def __init__(self, job: Job, program: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -188,7 +188,7 @@ class _Run:
         self.variables = variables
         self.state: State = "done" if is_finished(job) else "queued"
         self.problem = ""
-        self.child: Child | None = None
+        self.process: LoggedProcess | None = None
         self.tail = RecordTail(RunDirectory(job.folder).steps_file)
         self.records: tuple[StepRecord, ...] = ()
         self._seen: State | None = None
@@ -199,40 +199,40 @@ class _Run:
             return
         try:
             self.job.log.parent.mkdir(parents=True, exist_ok=True)
-            with hold(self.job.log) as log:
+            with lock_log(self.job.log) as log:
                 if is_finished(self.job):
                     self.state = "done"
                     return
                 write_atomically(self.job.run_file, dump_config(self.job.config))
                 on_start(self.job)
-                self.child = Child(self._words(), log, self.variables)
+                self.process = LoggedProcess(self._command(), log, self.variables)
                 self.state = "running"
         except (OSError, RunError) as error:
             self.state, self.problem = "failed", str(error)
 
     def stop(self) -> None:
-        """Let it finish its step and save, or never begin; said once, since a second time is harder."""
+        """Let it finish its step and save, or never begin; asked once: a second time ends it at once."""
         if self.state == "queued":
             self.state = "stopped"
-        elif self.child is not None and not self.child.is_asked:
-            self.child.ask_to_end()
+        elif self.process is not None and not self.process.is_asked:
+            self.process.ask_to_end()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether there are new records or a new state."""
-        code = self.child.exit_code if self.child is not None else None
+        code = self.process.exit_code if self.process is not None else None
         is_new = self._read()  # after the exit code: what a process wrote last is read too
-        if self.state == "running" and self.child is not None and code is not None:
-            self.state = _end_state(code, is_asked=self.child.is_asked)
-            self.problem = self._why(self.child, code) if self.state == "failed" else ""
+        if self.state == "running" and self.process is not None and code is not None:
+            self.state = _end_state(code, is_asked=self.process.is_asked)
+            self.problem = self._reason(self.process, code) if self.state == "failed" else ""
         is_new |= self.state != self._seen
         self._seen = self.state
         return is_new
 
     def status(self) -> JobStatus:
-        code = self.child.exit_code if self.child is not None else None
+        code = self.process.exit_code if self.process is not None else None
         return JobStatus(self.job, self.state, self.records, code, self.problem)
 
-    def _words(self) -> list[str]:
+    def _command(self) -> list[str]:
         """The command that begins it, or resumes it where it has begun."""
         job = self.job
         has_begun = (job.folder / "run.toml").is_file()
@@ -248,9 +248,9 @@ class _Run:
             logger.warning("%s", error)
         return len(self.records) != len(before) or self.records[-1:] != before[-1:]
 
-    def _why(self, child: Child, code: int) -> str:
-        told = child.last_words()
-        return f"ended by {signal.Signals(-code).name}; {told}" if code < 0 else told
+    def _reason(self, process: LoggedProcess, code: int) -> str:
+        line = process.last_line()
+        return f"ended by {signal.Signals(-code).name}; {line}" if code < 0 else line
 
 
 def _end_state(code: int, *, is_asked: bool) -> State:

@@ -20,8 +20,8 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
+from ragen2.backends.agent import make_agent
 from ragen2.backends.new_model import train_tokenizer
-from ragen2.backends.open import make_agent
 from ragen2.backends.settings import LearnerSettings, NewModel, NewVision
 
 TEXTS = ["I am at (1,2), goal (3,0), 2 down and 2 left. so down left"] * 4

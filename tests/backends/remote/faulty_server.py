@@ -37,11 +37,16 @@ class Behaviour:
         self.inside = self.most_inside = 0
         self.release = threading.Event()
         """Set to let go of requests that are held."""
+        self.held = threading.Semaphore(0)
+        """Gets one more for each request that is held."""
         self.fault: Callable[[str, int], str] = lambda name, attempt: GOOD
         self.unknown: frozenset[str] = frozenset()
         """Settings that a request must not have."""
         self.is_chat_only = False
         self.seen: list[dict[str, Any]] = []
+        self.connections: set[tuple[str, int]] = set()
+        """Addresses that requests came from: one per connection."""
+        self.question_status = 200
 
     def choose(self, name: str) -> str:
         """Count a try and say what happens to it."""
@@ -119,9 +124,13 @@ class Handler(BaseHTTPRequestHandler):
     """Sends what the behaviour decides, well or badly."""
 
     protocol_version = "HTTP/1.1"
+    # Head and body are two small writes: on a connection that is used again, the second would wait 40 ms.
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        self._send(json.dumps({"data": [{"id": MODEL, "max_model_len": 2048}]}).encode())
+        status = self.server.behaviour.question_status
+        models = {"data": [{"id": MODEL, "max_model_len": 2048}], "error": "no list"}
+        self._send(json.dumps(models).encode(), status)
 
     def do_POST(self) -> None:
         behaviour: Behaviour = self.server.behaviour
@@ -129,6 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         name = body_name(body)
         with behaviour.lock:
             behaviour.seen.append(body)
+            behaviour.connections.add(self.client_address)
         if behaviour.is_chat_only and not self.path.endswith("/v1/chat/completions"):
             self._send(b'{"error": {"message": "this is a chat model"}}', 404)
             return
@@ -194,6 +204,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _held(self, behaviour: Behaviour, body: dict[str, Any], name: str) -> None:
         """Nothing until it is let go."""
+        behaviour.held.release()
         behaviour.release.wait(60)
         self.close_connection = True
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ragen2.backends.open import follower
+from ragen2.backends.agent import learner_policy
 from ragen2.backends.remote.policy import UNKNOWN_CONTEXT, ServerPolicy, served_context
 from ragen2.backends.remote.scorer import ServerScorer
 from ragen2.backends.remote.settings import ServerSettings
@@ -24,7 +24,7 @@ from ragen2.backends.scripted import ByteTokenizer
 from ragen2.backends.settings import ModelSettings
 from ragen2.backends.vllm import policy as vllm_engine
 from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.errors import ConfigError, DependencyError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams
@@ -84,10 +84,10 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def pushed(server, small) -> PushedServer:
+def pushed(server, small) -> VllmServerPolicy:
     url = f"http://127.0.0.1:{server.server_port}"
     policy = ServerPolicy(ServerScorer(url, "m", settings=SETTINGS), ByteTokenizer())
-    return PushedServer(policy, small[0])
+    return VllmServerPolicy(policy, small[0])
 
 
 REQUESTS = [Request(np.array([1, 2]), (0, "x"))]
@@ -139,7 +139,7 @@ def test_a_server_that_cannot_take_weights_says_how_to_start_it(pushed, server, 
 
 
 def test_a_folder_that_is_not_there_is_told(pushed, small, tmp_path):
-    lost = PushedServer(pushed.server, small[0], tmp_path / "gone")
+    lost = VllmServerPolicy(pushed.server, small[0], tmp_path / "gone")
     with pytest.raises(RunError, match=r"cannot be written .*; set server\.push_folder"):
         lost.push()
 
@@ -150,12 +150,12 @@ def test_a_server_without_a_list_of_models_has_an_unknown_context(pushed):
 
 def test_the_engine_decides_who_samples(policy, pushed):
     url = f"{pushed.server.scorer.url}#m"
-    assert follower(policy, ModelSettings(), SETTINGS) is policy
-    assert isinstance(follower(policy, ModelSettings(engine="vllm"), SETTINGS), VllmPolicy)
-    served = follower(
+    assert learner_policy(policy, ModelSettings(), SETTINGS) is policy
+    assert isinstance(learner_policy(policy, ModelSettings(engine="vllm"), SETTINGS), VllmPolicy)
+    served = learner_policy(
         policy, ModelSettings(engine="server"), SETTINGS.model_copy(update={"url": url})
     )
-    assert isinstance(served, PushedServer)
+    assert isinstance(served, VllmServerPolicy)
     assert served.server.scorer.model == "m"
 
 
@@ -165,7 +165,7 @@ def test_a_server_to_train_with_must_be_named(policy, url):
         rf'model\.engine = "server" needs server\.url, got {url!r}; set it to http://host:8000#NAME'
     )
     with pytest.raises(ConfigError, match=told):
-        follower(policy, ModelSettings(engine="server"), ServerSettings(url=url))
+        learner_policy(policy, ModelSettings(engine="server"), ServerSettings(url=url))
 
 
 def test_a_gguf_file_is_not_for_vllm(policy: HFPolicy, tmp_path):
@@ -174,7 +174,7 @@ def test_a_gguf_file_is_not_for_vllm(policy: HFPolicy, tmp_path):
     with pytest.raises(
         ConfigError, match=r"m\.gguf; model\.engine = \"vllm\" needs a Hugging Face"
     ):
-        follower(policy, settings, SETTINGS)
+        learner_policy(policy, settings, SETTINGS)
 
 
 def versions(**installed: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.distributed.world import World, world_of
+from ragen2.backends.distributed.rank import Rank, rank_of
 from ragen2.errors import ConfigError
 
 SECOND = {
@@ -16,15 +16,15 @@ SECOND = {
 }
 
 
-def test_the_second_of_two_follows() -> None:
-    world = world_of(SECOND)
-    assert world == World(1, 2, 1)
-    assert not world.leads
+def test_the_second_of_two_is_not_rank_zero() -> None:
+    rank = rank_of(SECOND)
+    assert rank == Rank(1, 2, 1)
+    assert not rank.is_zero
 
 
-def test_a_process_alone_leads_and_a_variable_of_others_changes_nothing() -> None:
-    assert world_of({}) == World(0, 1, 0)
-    assert world_of({"WORLD_SIZE": "4", "RANK": "3"}).leads
+def test_a_process_alone_is_rank_zero_and_a_variable_of_others_changes_nothing() -> None:
+    assert rank_of({}) == Rank(0, 1, 0)
+    assert rank_of({"WORLD_SIZE": "4", "RANK": "3"}).is_zero
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_a_process_alone_leads_and_a_variable_of_others_changes_nothing() -> Non
 )
 def test_variables_that_cannot_be_are_told(changed: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        world_of({**SECOND, **changed})
+        rank_of({**SECOND, **changed})

@@ -11,33 +11,33 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Process ``rank`` of ``size``; the first one leads."""
+class Rank:
+    """Process ``index`` of a job of ``world_size``; a process alone is number 0 of 1."""
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
+    index: int = 0
+    world_size: int = 1
+    local_index: int = 0
 
     @property
-    def leads(self) -> bool:
+    def is_zero(self) -> bool:
         """Whether this process runs the loop and writes the run directory."""
-        return self.rank == 0
+        return self.index == 0
 
 
-def world_of(variables: Mapping[str, str]) -> World:
-    """The world of a process; one alone unless all variables are there."""
+def rank_of(variables: Mapping[str, str]) -> Rank:
+    """The rank of a process with this environment; alone unless all variables are there."""
     if any(name not in variables for name in NAMES):
-        return World()
+        return Rank()
     found = {name: variables[name] for name in NAMES[:3]}
     for name, value in found.items():
         if not value.isdecimal():
             raise ConfigError(f"the variable {name} must be a number, got {value!r}; use torchrun")
-    world = World(*(int(found[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
-    if world.rank >= world.size:
-        raise ConfigError(f"RANK is {world.rank} of WORLD_SIZE {world.size}; use torchrun")
-    if world.rank != world.local_rank:
+    rank = Rank(*(int(found[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
+    if rank.index >= rank.world_size:
+        raise ConfigError(f"RANK is {rank.index} of WORLD_SIZE {rank.world_size}; use torchrun")
+    if rank.index != rank.local_index:
         raise ConfigError(
-            f"process {world.rank} is number {world.local_rank} of its machine: a job of several "
+            f"process {rank.index} is number {rank.local_index} of its machine: a job of several "
             "machines was started; --processes and torchrun are for one"
         )
-    return world
+    return rank

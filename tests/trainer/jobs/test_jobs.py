@@ -17,14 +17,14 @@ from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
 from ragen2.trainer.alarms import AlarmState
-from ragen2.trainer.jobs import child as child_module
+from ragen2.trainer.jobs import logged_process as process_module
 from ragen2.trainer.jobs import run as jobs_module
-from ragen2.trainer.jobs.child import Child, end_all, hold, is_held
+from ragen2.trainer.jobs.logged_process import LoggedProcess, end_all, is_locked, lock_log
 from ragen2.trainer.jobs.run import (
     Job,
     JobStatus,
-    child_variables,
     is_finished,
+    process_variables,
     refuse_unfit,
     run_jobs,
 )
@@ -37,7 +37,7 @@ GOOD, CRASH, MISTAKE, KILLED, DEAF, WAITING = range(6)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_module, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(jobs_module, "SECONDS_BETWEEN_POLLS", 0.01)
     monkeypatch.delenv("MEET", raising=False)
 
 
@@ -106,7 +106,7 @@ def test_jobs_share_nothing_with_this_process_but_its_environment(tmp_path: Path
         (KILLED, -9, "ended by SIGKILL; no output"),
     ],
 )
-def test_a_failed_job_tells_its_last_words_and_stops_no_other(
+def test_a_failed_job_shows_its_last_line_and_stops_no_other(
     tmp_path: Path, seed: int, code: int, problem: str
 ) -> None:
     found = train([job(tmp_path, "bad", seed), job(tmp_path, "good")], at_once=1)
@@ -363,12 +363,12 @@ def test_jobs_share_the_cores(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert child_variables(at_once)["OMP_NUM_THREADS"] == share
+    assert process_variables(at_once)["OMP_NUM_THREADS"] == share
 
 
 def test_threads_that_the_user_chose_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert child_variables(4)["OMP_NUM_THREADS"] == "5"
+    assert process_variables(4)["OMP_NUM_THREADS"] == "5"
 
 
 def status_of(seconds: Sequence[float], **more) -> JobStatus:
@@ -383,7 +383,7 @@ def status_of(seconds: Sequence[float], **more) -> JobStatus:
 def test_the_pace_is_the_mean_of_the_last_ten_steps() -> None:
     status = status_of([100.0, *[1.0] * 5, *[3.0] * 5])
     assert status.step == 11
-    assert status.seconds_a_step == pytest.approx(2.0)
+    assert status.seconds_per_step == pytest.approx(2.0)
     assert status.seconds_left == pytest.approx(29 * 2.0)
     assert status.newest("rollout/success") == 0.11
     assert status.newest("eval/success") == 0.1
@@ -391,7 +391,7 @@ def test_the_pace_is_the_mean_of_the_last_ten_steps() -> None:
 
 def test_what_is_not_known_yet_is_none() -> None:
     status = status_of([])
-    assert (status.step, status.seconds_a_step, status.seconds_left) == (0, None, None)
+    assert (status.step, status.seconds_per_step, status.seconds_left) == (0, None, None)
     assert status.newest("rollout/success") is None
     assert JobStatus(job(Path())).step == 0
 
@@ -421,7 +421,7 @@ def test_a_start_that_another_process_was_before_is_not_told(tmp_path: Path) -> 
     todo = job(tmp_path)
     todo.log.parent.mkdir()
     told: list[Job] = []
-    with hold(todo.log):
+    with lock_log(todo.log):
         (status,) = train([todo], on_start=told.append)
     assert (status.state, told) == ("failed", [])
 
@@ -433,23 +433,23 @@ def test_a_look_at_a_log_does_not_keep_anybody_from_taking_it(
     with log.open("ab") as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)
         monkeypatch.setattr(
-            child_module.time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN)
+            process_module.time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN)
         )
-        with hold(log) as file:
+        with lock_log(log) as file:
             assert file.name == str(log)
 
 
 def test_a_log_is_held_as_long_as_its_process_runs(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert not is_held(log)
-    with hold(log) as file:
-        child = Child([sys.executable, "-c", "input()"], file, {})
+    assert not is_locked(log)
+    with lock_log(log) as file:
+        reader = LoggedProcess([sys.executable, "-c", "input()"], file, {})
     try:
-        assert child.process.wait(PATIENCE) != 0  # it reads from nothing
-        assert not is_held(log)
-        with hold(log) as file:
-            sleeper = Child([sys.executable, "-c", "import time; time.sleep(60)"], file, {})
-        assert is_held(log)
+        assert reader.popen.wait(PATIENCE) != 0  # it reads from nothing
+        assert not is_locked(log)
+        with lock_log(log) as file:
+            sleeper = LoggedProcess([sys.executable, "-c", "import time; time.sleep(60)"], file, {})
+        assert is_locked(log)
     finally:
         end_all([sleeper], 0.1)
-    assert not is_held(log)
+    assert not is_locked(log)

@@ -9,13 +9,13 @@ import time
 
 import numpy as np
 import pytest
+from faulty_server import Behaviour, serving
 
-from ragen2.backends.remote.calls import seconds_asked, wait_seconds
+from ragen2.backends.remote.batch import call_all
+from ragen2.backends.remote.client import ServerClient, Usage, seconds_asked, wait_seconds
 from ragen2.backends.remote.journal import Journal, request_name
-from ragen2.backends.remote.pool import call_all
 from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.remote.usage import Meter
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish
 
@@ -56,13 +56,12 @@ def test_retry_after_is_read_as_seconds_and_as_a_date():
 
 
 def test_totals_and_their_cost():
-    meter = Meter()
-    meter.answered({"usage": {"prompt_tokens": 3_000, "completion_tokens": 500}})
-    meter.answered({"usage": {"prompt_tokens": 1_000, "completion_tokens": None}})
-    meter.answered({"choices": []})
-    meter.answered({"data": []}, has_tokens=False)
-    meter.failed()
-    usage = meter.usage
+    usage = Usage()
+    usage.add_answer({"usage": {"prompt_tokens": 3_000, "completion_tokens": 500}})
+    usage.add_answer({"usage": {"prompt_tokens": 1_000, "completion_tokens": None}})
+    usage.add_answer({"choices": []})
+    usage.add_answer({"data": []}, has_tokens=False)
+    usage.add_failure()
     assert usage.cost(ServerSettings()) is None
     prices = ServerSettings(input_price=2.0, output_price=10.0)
     assert usage.cost(prices) == pytest.approx((4_000 * 2 + 500 * 10) / 1e6)
@@ -70,12 +69,12 @@ def test_totals_and_their_cost():
         "server: 4 requests, 1 failed tries, 4,000 prompt tokens, 500 written tokens, "
         "1 answers without a count of tokens, cost 0.0130"
     )
-    assert Meter().usage.line(ServerSettings()) == (
+    assert Usage().line(ServerSettings()) == (
         "server: 0 requests, 0 prompt tokens, 0 written tokens"
     )
 
 
-def test_calls_come_back_in_order_and_are_told_of_once_each():
+def test_calls_come_back_in_order_and_each_is_reported_once():
     told: list[tuple[int, int]] = []
     found = call_all(
         lambda n: n * n,
@@ -193,3 +192,46 @@ def test_a_name_covers_all_that_decides_a_completion():
     }
     assert len(names) == 6
     assert request_name(request(), params) == request_name(request(), SamplingParams())
+
+
+def plain_client(url: str, **settings) -> ServerClient:
+    return ServerClient(url, ServerSettings(retries=0, **settings))
+
+
+def test_the_requests_of_a_batch_share_their_connections():
+    behaviour = Behaviour(tokenizer=None)
+    with serving(behaviour) as url:
+        with plain_client(url) as client:
+            for seed in range(5):
+                client.post("v1/chat/completions", {"messages": [], "seed": seed}, dict)
+        assert len(behaviour.seen) == 5
+        assert len(behaviour.connections) == 1
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http:///v1", "http://x:port", "x:8000"])
+def test_what_is_no_address_is_told_before_anything_is_sent(url):
+    with pytest.raises(ConfigError, match="is no address of a server; it starts with http"):
+        plain_client(url)
+
+
+def test_a_key_that_cannot_be_sent_is_not_shown(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "secret\nmore")
+    with pytest.raises(ConfigError, match=r"^the variable SOME_KEY holds .* no key has$"):
+        plain_client("http://x", api_key_env="SOME_KEY")
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "gopher://x")
+    with pytest.raises(ConfigError, match=r"^the proxy of this machine cannot be used: .*NO_PROXY"):
+        plain_client("http://x")
+
+
+def test_a_question_that_is_refused_is_one_line():
+    behaviour = Behaviour(tokenizer=None)
+    behaviour.question_status = 400
+    with (
+        serving(behaviour) as url,
+        plain_client(url) as client,
+        pytest.raises(ModelError, match=r"v1/models refused the request: no list$"),
+    ):
+        client.get("v1/models", dict)

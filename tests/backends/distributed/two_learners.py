@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from ragen2.algorithms import PPO
-from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.backends.distributed.process_group import Crew, join_process_group
+from ragen2.backends.agent import quiet_transformers
+from ragen2.backends.distributed.parallelism import Replicas, Shards
+from ragen2.backends.distributed.process_group import ProcessGroup, join_process_group
+from ragen2.backends.distributed.rank import rank_of
 from ragen2.backends.distributed.sharded import ShardedLearner
-from ragen2.backends.distributed.team import Replicas, Shards
-from ragen2.backends.distributed.world import world_of
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.new_model import new_model, train_tokenizer
-from ragen2.backends.open import quiet_transformers
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
+from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.types import FloatArray, Sample
 
 SMALL = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=256)
@@ -37,18 +37,18 @@ NEAR = {"rtol": 1e-4, "atol": 1e-6}
 def main(mode: str, folder: Path) -> None:
     torch.set_num_threads(1)
     quiet_transformers()
-    crew = join_process_group(world_of(os.environ))
+    processes = join_process_group(rank_of(os.environ))
     parts = small_model()
-    alone, shared = learner(parts), learner(parts, mode, crew)
+    alone, shared = learner(parts), learner(parts, mode, processes)
     check_parts(shared, mode)
     samples = random_samples(LENGTHS)
     compare_readings(alone, shared, samples)
     compare_updates(alone, shared, samples)
-    check_checkpoint(parts, shared, mode, crew, folder)
-    both = crew.gather("same")
-    if crew.rank == 0:
+    check_checkpoint(parts, shared, mode, processes, folder)
+    both = processes.gather("same")
+    if processes.rank == 0:
         print(*both, flush=True)
-    crew.leave()
+    processes.leave()
 
 
 def small_model() -> tuple[Any, TemplateTokenizer]:
@@ -61,15 +61,15 @@ def small_model() -> tuple[Any, TemplateTokenizer]:
     return network.eval(), TemplateTokenizer(hf, [hf.eos_token_id])
 
 
-def learner(parts: Any, mode: str = "", crew: Crew | None = None) -> TorchLearner:
+def learner(parts: Any, mode: str = "", processes: ProcessGroup | None = None) -> TorchLearner:
     words = copy.deepcopy(parts[0]), parts[1], ModelSettings(), SETTINGS
     made: TorchLearner
-    if crew is None:
+    if processes is None:
         made = TorchLearner(*words, seed=0)
     elif mode == "ddp":
-        made = TorchLearner(*words, seed=0, team=Replicas(crew))
+        made = TorchLearner(*words, seed=0, parallelism=Replicas(processes))
     else:
-        made = ShardedLearner(*words, seed=0, team=Shards(crew))
+        made = ShardedLearner(*words, seed=0, parallelism=Shards(processes))
     made.keep_reference()
     made.start_critic(1e-2)
     critic = made.critic
@@ -133,12 +133,14 @@ def compare_updates(alone: TorchLearner, shared: TorchLearner, samples: list[Sam
     near_rows(alone.values(samples), shared.values(samples), atol=1e-4)
 
 
-def check_checkpoint(parts: Any, shared: TorchLearner, mode: str, crew: Crew, folder: Path) -> None:
+def check_checkpoint(
+    parts: Any, shared: TorchLearner, mode: str, processes: ProcessGroup, folder: Path
+) -> None:
     """It goes on exactly in as many processes, and to rounding in one."""
     samples = random_samples(LENGTHS)
     shared.save(folder)
-    crew.gather("saved")
-    again, single = learner(parts, mode, crew), learner(parts)
+    processes.gather("saved")
+    again, single = learner(parts, mode, processes), learner(parts)
     for each in (again, single):
         each.load(folder)
     for each in (shared, again, single):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_seeing_models import own_logp
+from test_vision_language_models import own_logp
 from vision_models import FOLDERS
 
-from ragen2.backends.load import open_model
+from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.diagnostics import Collapse, Evidence, Vision
 from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
@@ -106,5 +106,5 @@ def test_an_image_is_encoded_once_for_all_that_is_scored(
     Vision().measure(evidence)
     Collapse(scopes=("first_turn", "turns")).measure(evidence)
     assert fresh.split_model.embedder is not None
-    assert fresh.split_model.embedder.encodings.num_encoded == len(images_of(groups))
+    assert fresh.split_model.embedder.encoder.num_encoded == len(images_of(groups))
     assert len(images_of(groups)) == 3  # what random weights write moves nobody

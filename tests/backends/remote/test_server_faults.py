@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
-from ragen2.backends.open import open_server
+from ragen2.backends.agent import open_server
+from ragen2.backends.model_files import open_tokenizer
 from ragen2.backends.remote.journal import JOURNAL_FILE
 from ragen2.backends.remote.policy import ServerPolicy
 from ragen2.backends.remote.settings import ServerSettings
@@ -29,7 +28,7 @@ from ragen2.rollout import Rollout, Task, play
 from ragen2.runs.trajectories import group_lines
 from ragen2.types import Group
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[3] / "src"
 FAULTS = (
     "busy",
     "broken",
@@ -89,7 +88,7 @@ def test_play_through_every_fault_is_play_without_one(behaviour, tokenizer):
     members = [(group.prompt.seed, one.luck) for group in stormy for one in group.trajectories]
     assert sorted(members) == [(task.seed, task.luck) for group in TASKS for task in group]
     turns = [turn for group in stormy for one in group.trajectories for turn in one.turns]
-    usage = policy.scorer.meter.usage
+    usage = policy.scorer.usage
     assert usage.requests == len(turns) + 1  # one question about the model's context
     assert usage.failures == sum(behaviour.faults.values())
     assert usage.written_tokens == sum(len(turn.completion.ids_T) for turn in turns)
@@ -194,8 +193,8 @@ def interrupt(arguments: list[str], behaviour: Behaviour) -> tuple[int, str]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a C call, no locks
     )
     try:
-        while behaviour.faults["held"] < 4 and process.poll() is None:
-            time.sleep(0.05)
+        for _ in range(4):
+            assert behaviour.held.acquire(timeout=60)
         process.send_signal(signal.SIGINT)
         told, _ = process.communicate(timeout=50)  # held requests would take 60 s
     finally:
@@ -223,16 +222,15 @@ def test_a_folder_that_is_no_evaluation_is_left_alone(behaviour, tmp_path):
 def test_a_failure_wakes_the_calls_that_wait_for_their_next_try(behaviour):
     """One request is refused for good while others would wait for 50 s and more."""
     behaviour.fault = lambda name, attempt: "denied" if int(name, 16) % 5 == 0 else "gone"
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with serving(behaviour) as url:
         patient = open_at(url, ServerSettings(backoff=100.0, concurrency=24))
         with pytest.raises(ModelError, match="answered 401: wrong key"):
             played(patient)
         assert behaviour.faults["gone"]
-    deadline = time.monotonic() + 20
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert threading.active_count() <= before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_server_that_asks_for_too_long_a_wait_is_told_at_once(behaviour):

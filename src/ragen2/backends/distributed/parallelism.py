@@ -1,54 +1,46 @@
-"""How an update is shared out: alone, among replicas, or among holders of parts of the weights.
+"""How an update is split over processes: not at all, over replicas (DDP), or over sharded weights (FSDP).
 
-Micro-batches of all samples are dealt to the processes; weights of tokens are those of the whole batch, so
-that a sum over processes is the gradient of one.
+Each process computes some micro-batches of the whole batch. The weight of a token is the one it has in the
+whole batch, so the sum of gradients over processes is the gradient that one process would compute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed
 
 from ragen2.types import FloatArray
 
-
-class Gatherer(Protocol):
-    """Hands every process what each of them has."""
-
-    rank: int
-    size: int
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in their order."""
-        ...
+if TYPE_CHECKING:
+    from ragen2.backends.distributed.process_group import ProcessGroup
 
 
-class Team:
-    """One process alone: everything is its share."""
+class Parallelism:
+    """A single process, which computes everything; the base of those that split the work."""
 
     rank = 0
     size = 1
     loss_factor = 1.0
-    """What a loss is multiplied by before its gradients are put together."""
-    cuts_weights = False
+    """What a loss is multiplied by before its gradients are combined."""
+    shards_weights = False
     """Whether each process holds only a part of every weight."""
 
     @property
-    def replicas(self) -> Team:
+    def replicas(self) -> Parallelism:
         """The same processes for weights that all of them hold, such as a critic's."""
         return self
 
     def budget(self, most: int, total: int) -> int:
-        """Tokens of a micro-batch, so that no process is without one as long as there are enough."""
+        """Tokens of a micro-batch: few enough that no process is left without one."""
         return min(most, -(-total // self.size)) if self.size > 1 else most
 
     def share(
         self, parts: Sequence[list[int]], lengths: Sequence[int]
     ) -> list[tuple[list[int], bool]]:
-        """The micro-batches of this process; False marks one that is read for company and weighs 0."""
+        """The micro-batches of this process; False marks a repeated one that has weight 0."""
         del lengths
         return [(part, True) for part in parts]
 
@@ -65,21 +57,21 @@ class Team:
         return dict(found)
 
 
-ALONE = Team()
+SINGLE_PROCESS = Parallelism()
 
 
-class Replicas(Team):
+class Replicas(Parallelism):
     """Every process holds all weights; gradients are added up, so that all make the same step."""
 
-    def __init__(self, crew: Gatherer) -> None:
-        self.rank, self.size = crew.rank, crew.size
-        self._gather = crew.gather
+    def __init__(self, processes: ProcessGroup) -> None:
+        self.rank, self.size = processes.rank, processes.size
+        self._gather = processes.gather
 
     def share(
         self, parts: Sequence[list[int]], lengths: Sequence[int]
     ) -> list[tuple[list[int], bool]]:
         """The parts of this process; it may have none."""
-        return [(part, True) for part in deal(parts, lengths, self.size)[self.rank]]
+        return [(part, True) for part in balance(parts, lengths, self.size)[self.rank]]
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Add gradients up in place. A parameter that no process used keeps none, as it would alone."""
@@ -109,30 +101,31 @@ class Replicas(Team):
 
 
 class Shards(Replicas):
-    """Every process holds a part of the weights. All must make the same number of passes.
+    """Every process holds a part of the weights. All must make the same number of forward passes.
 
-    FSDP averages gradients over processes while they flow back: the factor makes that a sum.
+    Each pass gathers weights from all processes, so one that made fewer would leave the others waiting.
+    FSDP averages gradients over processes in the backward pass; the factor makes that a sum.
     """
 
-    cuts_weights = True
+    shards_weights = True
 
-    def __init__(self, crew: Gatherer) -> None:
-        super().__init__(crew)
+    def __init__(self, processes: ProcessGroup) -> None:
+        super().__init__(processes)
         self.loss_factor = float(self.size)
-        self._replicas = Replicas(crew)
+        self._replicas = Replicas(processes)
 
     @property
-    def replicas(self) -> Team:
-        """A critic is not cut."""
+    def replicas(self) -> Parallelism:
+        """A critic is not sharded."""
         return self._replicas
 
     def share(
         self, parts: Sequence[list[int]], lengths: Sequence[int]
     ) -> list[tuple[list[int], bool]]:
-        """The parts of this process, and as many for company as make all counts the same."""
-        dealt = deal(parts, lengths, self.size)
-        most = max(len(hand) for hand in dealt)
-        mine = [(part, True) for part in dealt[self.rank]]
+        """The parts of this process, and repeated ones until all processes have as many."""
+        assigned = balance(parts, lengths, self.size)
+        most = max(len(one) for one in assigned)
+        mine = [(part, True) for part in assigned[self.rank]]
         return mine + [(parts[0], False)] * (most - len(mine))
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -141,7 +134,7 @@ class Shards(Replicas):
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the parts of all processes, or itself when it is not cut.
+    """A tensor with the shards of all processes, or itself when it is not sharded.
 
     Asked for by its method: the import of torch's distributed tensors costs everyone a second.
     """
@@ -150,13 +143,15 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-def deal(parts: Sequence[list[int]], lengths: Sequence[int], hands: int) -> list[list[list[int]]]:
-    """Give each part, largest first, to the hand with the fewest tokens."""
+def balance(
+    parts: Sequence[list[int]], lengths: Sequence[int], num_processes: int
+) -> list[list[list[int]]]:
+    """Assign each part, largest first, to the process with the fewest tokens so far."""
     loads = [sum(lengths[row] for row in part) for part in parts]
-    dealt: list[list[list[int]]] = [[] for _ in range(hands)]
-    held = [0] * hands
+    assigned: list[list[list[int]]] = [[] for _ in range(num_processes)]
+    totals = [0] * num_processes
     for index in sorted(range(len(parts)), key=lambda index: (-loads[index], index)):
-        hand = held.index(min(held))
-        dealt[hand].append(parts[index])
-        held[hand] += loads[index]
-    return dealt
+        process = totals.index(min(totals))
+        assigned[process].append(parts[index])
+        totals[process] += loads[index]
+    return assigned

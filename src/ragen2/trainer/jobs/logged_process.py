@@ -1,4 +1,4 @@
-"""A program started beside this one, whose words go into a log of its own."""
+"""A subprocess whose output goes into a log file, which also is its lock."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from typing import BinaryIO
 
 from ragen2.errors import RunError
 
-LONGEST_TOLD = 300
+LONGEST_LINE = 300
 """Characters of a log's last line that are repeated."""
 TRIES, SECONDS_BETWEEN_TRIES = 5, 0.05
-"""Of taking a log: ``is_held`` has it for a moment too."""
+"""To lock a log: ``is_locked`` locks it for a moment too."""
 
 
-class HeldError(RunError):
-    """Another process holds the log: what would be started runs already."""
+class LogLockedError(RunError):
+    """Another process has locked the log: what would be started runs already."""
 
 
 @contextlib.contextmanager
-def hold(log: Path) -> Iterator[BinaryIO]:
-    """The log, opened and held by nobody else; raises ``HeldError`` when another process has it.
+def lock_log(log: Path) -> Iterator[BinaryIO]:
+    """The log, opened and locked; raises ``LogLockedError`` when another process has locked it.
 
     What is true inside stays true: whether the work is done already is decided here, not before.
     """
     with log.open("ab") as file:
-        if not _take(file):
-            raise HeldError(
+        if not _lock(file):
+            raise LogLockedError(
                 f"another process still trains this run (it holds {log}); wait for it or end it"
             )
         yield file
 
 
-class Child:
-    """A running program. It has a session of its own, so that a Ctrl-C here does not reach it twice.
+class LoggedProcess:
+    """A running subprocess. It has a session of its own, so that a Ctrl-C here does not reach it twice.
 
-    It inherits the log that ``hold`` gave and holds it as long as it lives, longer than this program if need
-    be: no second one will write into the same run.
+    It inherits the log that ``lock_log`` opened, and with it the lock, as long as it lives: flock belongs to
+    the open file, not to the process. So the lock outlives this program if need be, no second process
+    writes into the same run, and a crash leaves no lock behind.
     """
 
-    def __init__(self, words: Sequence[str], log: BinaryIO, variables: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], log: BinaryIO, variables: Mapping[str, str]) -> None:
         self.log = Path(log.name)
         self.is_asked = False
-        """Whether it was told to end."""
-        log.write(f"$ {shlex.join(words)}\n".encode())
+        """Whether it was asked to end."""
+        log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         self._start = log.tell()
-        self.process = subprocess.Popen(  # noqa: S603 - our own program
-            words,
+        self.popen = subprocess.Popen(  # noqa: S603 - our own program
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -65,25 +66,25 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """None while it runs; below zero: the signal that ended it."""
-        return self.process.poll()
+        return self.popen.poll()
 
     def ask_to_end(self) -> None:
         """What Ctrl-C does to a run; SIGTERM does the same, and cannot be ignored before that."""
         self.is_asked = True
         if self.exit_code is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.popen.send_signal(signal.SIGTERM)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line that it wrote, or that there is none."""
         with self.log.open("rb") as file:
             file.seek(self._start)
             lines = file.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "no output")[
-            :LONGEST_TOLD
+            :LONGEST_LINE
         ]
 
 
-def is_held(log: Path) -> bool:
+def is_locked(log: Path) -> bool:
     """Whether a process that was started with this log still runs."""
     if not log.is_file():
         return False
@@ -95,20 +96,20 @@ def is_held(log: Path) -> bool:
     return False
 
 
-def end_all(children: Sequence[Child], seconds: float) -> None:
-    """Tell all that still run to end, and after ``seconds`` end them."""
-    for child in children:
-        child.ask_to_end()
+def end_all(processes: Sequence[LoggedProcess], seconds: float) -> None:
+    """Ask all that still run to end, and kill them after ``seconds``."""
+    for process in processes:
+        process.ask_to_end()
     deadline = time.monotonic() + seconds
-    for child in children:
+    for process in processes:
         try:
-            child.process.wait(max(0.0, deadline - time.monotonic()))
+            process.popen.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            child.process.kill()
-            child.process.wait()
+            process.popen.kill()
+            process.popen.wait()
 
 
-def _take(log: BinaryIO) -> bool:
+def _lock(log: BinaryIO) -> bool:
     for left in reversed(range(TRIES)):
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)

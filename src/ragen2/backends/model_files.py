@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from ragen2.backends.device import keep_to_share, prepare_products
 from ragen2.backends.settings import EMBEDDED_MODELS
 from ragen2.backends.tokenizer import TEXT_ONLY, TemplateTokenizer
-from ragen2.backends.vision.checking import refuse_other_reading
+from ragen2.backends.vision.checking import check_image_logits
 from ragen2.backends.vision.inputs import ImageInputs, open_inputs
 from ragen2.errors import DependencyError, ModelError
 from ragen2.runs.checkpoints import newest_checkpoint
@@ -51,7 +51,7 @@ FILE_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a model's files are, in the words of ``from_pretrained``."""
+    """Where a model's files are, as ``from_pretrained`` takes it."""
 
     source: str
     gguf_file: str | None = None
@@ -120,7 +120,7 @@ def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
     eos_ids = _eos_ids(network, tokenizer)
     chat = TemplateTokenizer(tokenizer, eos_ids, images, blind_because=reason)
     if images is not None:
-        refuse_other_reading(model, network, chat)
+        check_image_logits(model, network, chat)
     return network, chat
 
 

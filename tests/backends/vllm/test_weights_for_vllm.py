@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from ragen2.backends.learner.learner import add_lora
 from ragen2.backends.settings import ModelSettings
-from ragen2.backends.vllm.weights import WEIGHTS_FILE, WeightWatch, named_weights, save_weights
+from ragen2.backends.vllm.weights import WEIGHTS_FILE, WeightSync, named_weights, save_weights
 
 
 def test_every_weight_comes_once_under_its_checkpoint_name(small, tmp_path):
@@ -65,12 +65,12 @@ def test_the_file_opens_as_a_models_weights(small, tmp_path):
 
 def test_weights_are_behind_until_they_are_marked_and_after_a_change(small):
     network, _ = small
-    watch = WeightWatch(network)
-    assert watch.is_behind, "nobody has them yet"
-    watch.mark()
-    assert not watch.is_behind
+    sync = WeightSync(network)
+    assert sync.is_behind, "nobody has them yet"
+    sync.mark_pushed()
+    assert not sync.is_behind
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3)
     network(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
-    assert not watch.is_behind, "a gradient is no change"
+    assert not sync.is_behind, "a gradient is no change"
     optimiser.step()
-    assert watch.is_behind
+    assert sync.is_behind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -314,13 +313,16 @@ def test_nobody_at_the_address_is_one_line(pairs):
 
 
 def test_a_server_that_is_too_slow_is_given_up(scorer, model, pairs):
+    given_up = threading.Event()
+
     def slow(body, found):
-        time.sleep(0.3)
+        assert given_up.wait(20)
         return 200, found
 
     model.spoil = slow
     with pytest.raises(ModelError, match=r"cannot be reached: .*timed out"):
         scorer(timeout=0.05, retries=0).score(pairs)
+    given_up.set()
 
 
 def test_another_temperature_is_an_error(scorer, model, pairs):

@@ -1,4 +1,4 @@
-"""Open everything a run needs of torch in one call: learner and policy over the same weights."""
+"""Open a model as an agent, in one call: learner and policy over the same weights, or a served policy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils import logging as hf_logging
 
 from ragen2.algorithms import Algorithm
-from ragen2.backends.distributed.team import Replicas, Shards
+from ragen2.backends.distributed.parallelism import Replicas, Shards
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.load import locate, open_model, open_tokenizer, pick_device
+from ragen2.backends.model_files import locate, open_model, open_tokenizer, pick_device
 from ragen2.backends.new_model import new_inputs, new_model, train_tokenizer
 from ragen2.backends.remote.journal import Journal
 from ragen2.backends.remote.policy import ServerPolicy, served_context
@@ -22,11 +22,11 @@ from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import SCORE_TOKENS, LearnerSettings, ModelSettings, NewModel
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import PushedServer
+from ragen2.backends.vllm.server import VllmServerPolicy
 from ragen2.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from ragen2.backends.distributed.process_group import Crew
+    from ragen2.backends.distributed.process_group import ProcessGroup
 
 
 def quiet_transformers() -> None:
@@ -36,19 +36,19 @@ def quiet_transformers() -> None:
     hf_logging.disable_progress_bar()
 
 
-Follower = HFPolicy | VllmPolicy | PushedServer
-"""Who samples and scores for a learner, always with its newest weights."""
+LearnerPolicy = HFPolicy | VllmPolicy | VllmServerPolicy
+"""What samples and scores for a learner, always with its newest weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A model that can be trained and played; both halves share one set of weights.
+    """A model to train and to sample from; both halves share one set of weights.
 
-    ``local`` samples with those weights in this process, whoever ``policy`` is.
+    ``local`` samples with those weights in this process, whichever engine ``policy`` is.
     """
 
     learner: TorchLearner
-    policy: Follower
+    policy: LearnerPolicy
     local: HFPolicy
 
 
@@ -59,20 +59,20 @@ def open_agent(
     seed: int,
     algorithm: Algorithm | None = None,
     steps: int = 0,
-    crew: Crew | None = None,
+    processes: ProcessGroup | None = None,
     server: ServerSettings | None = None,
 ) -> Agent:
     """Load the model and put a learner and a policy over it, with what ``algorithm`` needs beside.
 
-    ``steps`` of the run is what a falling learning rate falls over. ``crew`` is the processes to share
+    ``steps`` of the run is what a falling learning rate falls over. ``processes`` are those to share
     updates with.
     """
     device = pick_device(model.device)
-    if crew is not None:
+    if processes is not None:
         _refuse_in_processes(model.engine)
-        crew.take_device(device)
+        processes.take_device(device)
     network, tokenizer = open_model(model.path, device=device)
-    trained = _learner(network, tokenizer, model, learner, seed, crew)
+    trained = _learner(network, tokenizer, model, learner, seed, processes)
     critic = None if algorithm is None else algorithm.critic
     policy_steps = steps if critic is None else max(0, steps - critic.warmup)
     trained.set_total_updates(policy_steps * learner.epochs * learner.minibatches)
@@ -88,11 +88,11 @@ def open_agent(
         engine=model.engine,
         embedder=trained.embedder,
     )
-    return Agent(trained, follower(local, model, server or ServerSettings()), local)
+    return Agent(trained, learner_policy(local, model, server or ServerSettings()), local)
 
 
-def follower(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> Follower:
-    """Who samples for the learner whose weights ``local`` has: itself, vLLM, or a vLLM server."""
+def learner_policy(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> LearnerPolicy:
+    """What samples for the learner whose weights ``local`` has: itself, vLLM, or a vLLM server."""
     if model.engine == "vllm":
         location = locate(model.path)
         if location.gguf_file:
@@ -114,12 +114,12 @@ def follower(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> F
         scorer = ServerScorer(url, name, settings=server)
         served = ServerPolicy(scorer, local.tokenizer, served_context(scorer))
         folder = Path(server.push_folder) if server.push_folder else None
-        return PushedServer(served, local.network, folder)
+        return VllmServerPolicy(served, local.network, folder)
     return local
 
 
 def _refuse_in_processes(engine: str) -> None:
-    """Each process would hand its weights over while the others sample."""
+    """Each process would push its weights while the others sample."""
     if engine in {"vllm", "server"}:
         raise ConfigError(
             f'model.engine = "{engine}" trains in one process; leave it or --processes out, or use '
@@ -133,16 +133,17 @@ def _learner(
     model: ModelSettings,
     settings: LearnerSettings,
     seed: int,
-    crew: Crew | None,
+    processes: ProcessGroup | None,
 ) -> TorchLearner:
-    if crew is None:
+    if processes is None:
         return TorchLearner(network, tokenizer, model, settings, seed=seed)
     if settings.parallel == "fsdp2":
         from ragen2.backends.distributed.sharded import ShardedLearner
 
-        team = Shards(crew)
-        return ShardedLearner(network, tokenizer, model, settings, seed=seed, team=team)
-    return TorchLearner(network, tokenizer, model, settings, seed=seed, team=Replicas(crew))
+        shards = Shards(processes)
+        return ShardedLearner(network, tokenizer, model, settings, seed=seed, parallelism=shards)
+    replicas = Replicas(processes)
+    return TorchLearner(network, tokenizer, model, settings, seed=seed, parallelism=replicas)
 
 
 def open_policy(model: str, device: str = "auto", *, score_tokens: int = SCORE_TOKENS) -> HFPolicy:
@@ -168,7 +169,7 @@ def open_server(
     except ModelError as error:
         raise ModelError(
             f"the tokenizer of {model} is not found: {error}; set model.path to a folder or hub id that "
-            "has it, or play by words alone with --set server.api=chat"
+            "has it, or play by text alone with --set server.api=chat"
         ) from error
     scorer = ServerScorer(url, model, settings=settings or ServerSettings())
     kept = Journal(journal, model) if journal is not None else None

@@ -11,14 +11,13 @@ import pytest
 from faulty_server import Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
-from ragen2.backends.remote.calls import NOT_NOW, NOT_THERE, REFUSED
+from ragen2.backends.model_files import open_tokenizer
+from ragen2.backends.remote.client import NOT_NOW, NOT_THERE, REFUSED, Usage
 from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.remote.usage import Usage
 from ragen2.backends.settings import EMBEDDED
 from ragen2.cli.app import app
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGES = {name: (DOCS / "integrations" / f"{name}.md").read_text() for name in ("servers", "vllm")}
 FEW = [
     "--tasks=4",

@@ -1,4 +1,4 @@
-"""A server that speaks chat alone: it can be played and judged, through all faults, but not scored."""
+"""A server that offers chat alone: it can be played and judged, through all faults, but not scored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.load import open_tokenizer
-from ragen2.backends.open import open_agent
+from ragen2.backends.agent import open_agent
+from ragen2.backends.model_files import open_tokenizer
 from ragen2.backends.remote.chat import ChatServer, read_reply
 from ragen2.backends.remote.journal import JOURNAL_FILE, chat_name
 from ragen2.backends.remote.settings import ServerSettings
@@ -64,7 +64,7 @@ def test_play_through_every_fault_is_play_without_one(behaviour):
     assert lines(stormy) == lines(calm)
     turns = [turn for group in stormy for one in group.trajectories for turn in one.turns]
     assert len(turns) > len(TASKS) * 4
-    usage = server.meter.usage
+    usage = server.usage
     assert (usage.requests, usage.failures) == (len(turns), sum(behaviour.faults.values()))
     assert usage.written_tokens == sum(len(turn.completion.text.split()) for turn in turns)
 
@@ -227,7 +227,7 @@ def test_the_way_by_tokens_names_the_way_by_words(behaviour, tmp_path, monkeypat
         served = CliRunner().invoke(app, [*words, f"--set=model.path={EMBEDDED}"])
         no_tokenizer = CliRunner().invoke(app, words)
     assert isinstance(served.exception, ModelError)
-    told = f"{url}/v1/completions answered 404: this is a chat model; if it speaks chat alone, use {cure}"
+    told = f"{url}/v1/completions answered 404: this is a chat model; if it offers chat alone, use {cure}"
     assert str(served.exception) == told
     assert isinstance(no_tokenizer.exception, ModelError)
     assert str(no_tokenizer.exception).startswith(f"the tokenizer of {MODEL} is not found: ")
@@ -247,7 +247,7 @@ def test_an_answer_without_ids_names_it_too():
             app, ["eval", f"{url}#{MODEL}", "--tasks=2", f"--set=model.path={EMBEDDED}"]
         )
     assert isinstance(done.exception, ModelError)
-    assert "play by its words alone with --set server.api=chat" in str(done.exception)
+    assert "play by its text alone with --set server.api=chat" in str(done.exception)
 
 
 def test_words_alone_cannot_be_trained_on():
@@ -269,7 +269,7 @@ def test_no_torch_is_needed(behaviour, tmp_path):
     with serving(behaviour) as url:
         done = subprocess.run(
             [sys.executable, "-c", script, *evaluate(url, tmp_path / "run")],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
             capture_output=True,
             text=True,
             check=False,

@@ -17,7 +17,7 @@ from vision_models import FOLDERS
 from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.learner.batches import Batch
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.load import open_model
+from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scoring.copy import score_by_copies
 from ragen2.backends.scoring.pairs import honours_trees
@@ -25,7 +25,7 @@ from ragen2.backends.scoring.tree import Job, score_by_trees
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision import embedding as embedding_module
-from ragen2.backends.vision.embedding import FIRST, ImageEmbedder
+from ragen2.backends.vision.embedding import FIRST_IMAGE_ID, ImageEmbedder
 from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.policy import Pair, Request, SamplingParams
@@ -126,7 +126,7 @@ def test_images_of_other_sizes_have_their_own_number_of_tokens(
     network: Any, tokenizer: TemplateTokenizer
 ) -> None:
     wide = Image(np.zeros((56, 112, 3), np.uint8))
-    encodings = ImageEmbedder(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encoder
     for image in (LAKES[0], wide):
         assert [len(rows) for rows in encodings([image])] == [tokenizer.images.num_tokens(image)]
     if network.config.model_type == "qwen2_5_vl":
@@ -155,7 +155,9 @@ def test_positions_are_those_of_the_model(network: Any, tokenizer: TemplateToken
     embedder = ImageEmbedder(network, tokenizer.images)
     placed = embedder.with_image_ids(ids_T, images)
     assert np.array_equal(embedder.positions(placed), wanted[:, 0].numpy())
-    later = embedder.places([placed], torch.device("cpu"))(torch.tensor([[len(ids_T) + 2]]))
+    later = embedder.position_lookup([placed], torch.device("cpu"))(
+        torch.tensor([[len(ids_T) + 2]])
+    )
     assert later.tolist() == [[[len(ids_T) + 2 + int(delta[0, 0])]]] * 3
 
 
@@ -169,7 +171,7 @@ def test_equal_rows_with_other_images_are_placed_apart(
         embedder.with_image_ids(ids_T, LAKES[1:2]),
     )
     assert np.array_equal(ids_T == tokenizer.images.token_id, one != other)
-    assert ((one >= FIRST) == (ids_T == tokenizer.images.token_id)).all()
+    assert ((one >= FIRST_IMAGE_ID) == (ids_T == tokenizer.images.token_id)).all()
     assert np.array_equal(one, embedder.with_image_ids(ids_T, (Image(LAKES[0].pixels.copy()),)))
     with pytest.raises(ValueError, match="2 images have"):
         embedder.with_image_ids(ids_T, LAKES[:2])
@@ -267,7 +269,7 @@ def test_members_of_a_group_share_the_reading_of_their_prompt(
     requests = [asked(tokenizer, LAKES[n // 4], key=(n,)) for n in range(8)]
     policy.sample(requests, SamplingParams(max_tokens=2, stop=()))
     assert rows[0] == 2
-    assert policy.split_model.embedder.encodings.num_encoded == 2
+    assert policy.split_model.embedder.encoder.num_encoded == 2
 
 
 # --- scoring ---------------------------------------------------------------------------------------
@@ -317,19 +319,19 @@ def test_each_image_is_encoded_once(network: Any, tokenizer: TemplateTokenizer) 
         for word in (41, 42)
     ]
     policy.score(pairs)
-    assert policy.split_model.embedder.encodings.num_encoded == 4
+    assert policy.split_model.embedder.encoder.num_encoded == 4
     with torch.no_grad():
-        next(iter(policy.split_model.embedder.encodings.tower)).mul_(1.5)
+        next(iter(policy.split_model.embedder.encoder.tower)).mul_(1.5)
     policy.score(pairs[:2])
-    assert policy.split_model.embedder.encodings.num_encoded == 5  # other weights, other rows
+    assert policy.split_model.embedder.encoder.num_encoded == 5  # other weights, other rows
 
 
 def test_encodings_are_kept_within_a_limit(
     network: Any, tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ragen2.backends.vision import encodings as module
+    from ragen2.backends.vision import embedding as module
 
-    encodings = ImageEmbedder(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encoder
     one = encodings(LAKES[:1])[0].nbytes
     monkeypatch.setattr(module, "KEPT_BYTES", 2 * one)
     found = encodings(LAKES)
@@ -344,13 +346,13 @@ def test_encodings_are_kept_within_a_limit(
 def test_images_are_encoded_in_parts_of_a_bounded_size(
     network: Any, tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ragen2.backends.vision import encodings as module
+    from ragen2.backends.vision import embedding as module
 
-    whole = ImageEmbedder(network, tokenizer.images).encodings(LAKES)
+    whole = ImageEmbedder(network, tokenizer.images).encoder(LAKES)
     size = sum(value.numel() for value in tokenizer.images.pixels([LAKES[0]]).values())
-    monkeypatch.setattr(module, "AT_ONCE", 2 * size)
+    monkeypatch.setattr(module, "VALUES_AT_ONCE", 2 * size)
     calls = []
-    encodings = ImageEmbedder(network, tokenizer.images).encodings
+    encodings = ImageEmbedder(network, tokenizer.images).encoder
     original = encodings._features
     encodings._features = lambda pixels: (calls.append(1), original(pixels))[1]
     with torch.no_grad():
@@ -394,13 +396,13 @@ def test_a_frozen_tower_is_left_as_it_is(network: Any, tokenizer: TemplateTokeni
     samples = [seen_sample(tokenizer, image) for image in LAKES[:2]]
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     learner = learner_of(network, tokenizer, "frozen")
-    tower = set(map(id, learner.embedder.encodings.tower))
+    tower = set(map(id, learner.embedder.encoder.tower))
     for _ in range(2):
         learner.update(samples, Supervised(), scale=1.0)
     for name, weight in network.named_parameters():
         is_same = torch.equal(weight, before[name])
         assert is_same == (id(weight) in tower), name
-    assert learner.embedder.encodings.num_encoded == 2
+    assert learner.embedder.encoder.num_encoded == 2
 
 
 def test_a_trained_tower_is_read_anew_after_each_update(
@@ -434,8 +436,10 @@ def test_only_written_tokens_are_trained_on(network: Any, tokenizer: TemplateTok
         assert batch.targets_N.tolist() == written.tolist()
         assert tokenizer.images.token_id not in written
         placed = learner.split_model.with_image_ids(sample.ids_T, sample.images)
-        assert (placed >= FIRST).sum() == sum(map(tokenizer.images.num_tokens, sample.images))
-        assert not sample.loss_mask_T[placed >= FIRST].any()
+        assert (placed >= FIRST_IMAGE_ID).sum() == sum(
+            map(tokenizer.images.num_tokens, sample.images)
+        )
+        assert not sample.loss_mask_T[placed >= FIRST_IMAGE_ID].any()
         before = batch.predictors_N + 1
         if batch.packing is not None:
             assert batch.ids[0][before].tolist() == written.tolist()
