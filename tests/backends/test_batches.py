@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.learner.batches import (
+from ragen2.backends.learner.microbatches import (
     MAX_PADDING,
     Batch,
     packed_batches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.learner.batches import even_parts, random_parts
+from ragen2.backends.learner.microbatches import even_parts, random_parts
 
 
 @pytest.mark.parametrize("cut", [lambda n, k: random_parts(n, k, 3, 5, 0), even_parts])

@@ -41,7 +41,7 @@ def learner_of(parts: Any, *, rank: int = 0, **settings: Any) -> TorchLearner:
 
 def pad(learner: TorchLearner) -> None:
     """Let it and its reference pad samples instead of packing them."""
-    for reader in (learner.reader, learner._reference):
+    for reader in (learner.forward, learner._reference):
         if reader is not None:
             assert reader.is_packed
             reader.is_packed = False
@@ -76,7 +76,7 @@ def test_a_shared_beginning_is_read_once_and_has_the_gradient_of_all(
     )
     pad(two)
     same_gradient(one, two, samples)
-    assert one.reader.tokens_read == sum(len(sample.ids_T) for sample in samples) - 4 * 21
+    assert one.forward.tokens_run == sum(len(sample.ids_T) for sample in samples) - 4 * 21
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -120,13 +120,13 @@ def test_layers_of_other_models_are_computed_again_too(
     small: Any, random_samples: Samples, is_asked: bool
 ) -> None:
     learner = learner_of(small, gradient_checkpointing=is_asked)
-    learner.reader._fused = None
+    learner.forward._fused = None
     calls: list[int] = []
-    attention = learner.reader.network.layers[0].self_attn
+    attention = learner.forward.network.layers[0].self_attn
     attention.register_forward_pre_hook(lambda *_: calls.append(1))
     learner.gradients(random_samples([40, 40]), GRPO())
     assert len(calls) == 1 + is_asked
-    assert "forward" not in vars(learner.reader.network.layers[0])
+    assert "forward" not in vars(learner.forward.network.layers[0])
 
 
 def test_a_model_without_layers_to_compute_again_is_one_line(small: Any) -> None:
@@ -180,7 +180,7 @@ def test_the_critic_has_one_value_packed_or_padded(small: Any, random_samples: S
         critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
     found = {}
     for is_packed in (True, False):
-        critic.reader.is_packed = is_packed
+        critic.forward.is_packed = is_packed
         found[is_packed] = critic.values(samples)
     for one, two in zip(found[True], found[False], strict=True):
         assert abs(one).max() > 0.1

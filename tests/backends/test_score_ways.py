@@ -79,7 +79,7 @@ def assert_close(found: list[Any], wanted: list[Any]) -> None:
 def test_any_pairs_score_as_if_each_were_re_encoded(split_model, seed, max_tokens, way):
     pairs = random_pairs(seed)
     scorer = PairScorer(split_model, max_tokens)
-    scorer._way = way
+    scorer._method = way
     assert_close(scorer.score(pairs, 0.7), naive_score(split_model.network, pairs, 0.7, rows=7))
 
 
@@ -120,7 +120,7 @@ def test_contexts_are_not_read_again_when_trees_follow(split_model):
 @pytest.mark.parametrize("max_tokens", [40, 90, 300])
 def test_no_pass_reads_more_than_the_setting_allows(split_model, max_tokens):
     scorer = PairScorer(split_model, max_tokens)
-    assert scorer.try_out() is score_by_trees
+    assert scorer.method() is score_by_trees
     with noted_passes(split_model) as shapes:
         scorer.score(random_pairs(0), 1.0)
     assert max(rows * width for rows, width in shapes) <= max_tokens
@@ -203,7 +203,7 @@ def test_the_size_of_logits_does_not_decide_how_a_model_is_scored(scale):
 
 
 def test_the_embedded_model_is_scored_by_trees(policy: HFPolicy):
-    assert policy.scorer.try_out() is score_by_trees
+    assert policy.scorer.method() is score_by_trees
 
 
 def test_scoring_leaves_every_random_stream_alone(policy: HFPolicy, lake_prompts):

@@ -15,7 +15,7 @@ import torch
 from vision_models import FOLDERS
 
 from ragen2.algorithms.supervised import Supervised
-from ragen2.backends.learner.batches import Batch
+from ragen2.backends.learner.microbatches import Batch
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.load import open_model
 from ragen2.backends.sampling.hf import HFPolicy
@@ -429,7 +429,7 @@ def test_only_written_tokens_are_trained_on(network: Any, tokenizer: TemplateTok
     learner = learner_of(network, tokenizer, "frozen")
     trajectories = [one for group in groups for one in group.trajectories]
     for sample, trajectory in zip(samples, trajectories, strict=True):
-        (_, batch), *_ = learner.reader.batches([sample])
+        (_, batch), *_ = learner.forward.batches([sample])
         written = np.concatenate([turn.completion.ids_T for turn in trajectory.turns])
         assert batch.targets_N.tolist() == written.tolist()
         assert tokenizer.images.token_id not in written
@@ -465,19 +465,19 @@ def test_samples_that_begin_alike_but_show_other_images_share_no_more_than_they_
 ) -> None:
     learner = learner_of(network, tokenizer, "frozen")
     twin = [seen_sample(tokenizer, LAKES[0], LAKES[2]), seen_sample(tokenizer, LAKES[0], LAKES[3])]
-    ((_, batch),) = learner.reader.batches(twin)
-    if batch.packing is not None and learner.reader.shares:
+    ((_, batch),) = learner.forward.batches(twin)
+    if batch.packing is not None and learner.forward.shares:
         (shared,) = {count for _, count in batch.packing.shared if count}
         assert shared == int(np.flatnonzero(
             learner.split_model.with_image_ids(twin[0].ids_T, twin[0].images)
             != learner.split_model.with_image_ids(twin[1].ids_T, twin[1].images)
         )[0])  # fmt: skip
     wanted = [own_logp(network, tokenizer, one.ids_T, one.images)[-8:] for one in twin]
-    with learner.reader.ready():
-        found, _ = learner.reader.logprobs(batch)
+    with learner.forward.ready():
+        found, _ = learner.forward.logprobs(batch)
     rows = batch.targets_N.reshape(2, 8)
     assert rows.tolist() == [list(range(40, 48))] * 2
-    order = next(rows for rows, _ in learner.reader.batches(twin))
+    order = next(rows for rows, _ in learner.forward.batches(twin))
     for place, row in enumerate(order):
         assert torch.allclose(found.reshape(2, 8)[place].double(), wanted[row], atol=1e-3)
 

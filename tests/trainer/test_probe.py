@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ragen2.algorithms import GRPO, DrGRPO, LossInputs
-from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.backends.learner.optimiser import TensorGradient
 from ragen2.backends.open import open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import Probe, RunConfig

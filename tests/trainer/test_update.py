@@ -270,9 +270,9 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def counted(agent: Agent) -> Iterator[dict[str, int]]:
     """Tokens that each of a learner's readers takes forward, and backward."""
     learner = agent.learner
-    readers = {"policy": learner.reader, "reference": learner._reference}
+    readers = {"policy": learner.forward, "reference": learner._reference}
     if learner._critic is not None:
-        readers["critic"] = learner._critic.reader
+        readers["critic"] = learner._critic.forward
     tokens = dict.fromkeys(
         [f"{name} {way}" for name in readers for way in ("forward", "backward")], 0
     )

@@ -149,7 +149,7 @@ def compare(
     def naive() -> list[FloatArray]:
         return naive_score(policy.network, few, 1.0, rows=rows)
 
-    policy.scorer.try_out()
+    policy.scorer.method()
     with policy.precision():
         our_cost, our_scores = _measure(policy, ours, repeats)
         naive_cost, naive_scores = _measure(policy, naive, repeats)
@@ -262,5 +262,5 @@ def machine(policy: HFPolicy) -> dict[str, str | int]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "way": policy.scorer.try_out().__name__,
+        "way": policy.scorer.method().__name__,
     }

@@ -28,7 +28,7 @@ class LinearLogprobs(torch.autograd.Function):
         temperature: float,
         size: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values; what the backward pass needs is one normaliser and one entropy a row."""
+        """Values; what the backward pass needs is one normaliser and one entropy per row."""
         ctx.dtype = _product_dtype(hidden)
         ctx.temperature, ctx.size = temperature, size
         found = []
@@ -48,7 +48,13 @@ class LinearLogprobs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of ``hidden``, ``weight`` and ``bias``."""
+        """Gradients of ``hidden``, ``weight`` and ``bias``.
+
+        With logits z over the temperature, p = softmax(z), l = log p and entropy H = -sum p l, the loss's
+        gradients g of a row's log-prob l_t and e of its H give
+        d z_v = g (1[v = t] - p_v) - e p_v (l_v + H) = g 1[v = t] - p_v (e l_v + (g + e H)).
+        The last bracket is ``pull``. Logits are computed again, a chunk at a time, never kept.
+        """
         hidden, weight, bias, targets_N, norm_N, entropy_N = ctx.saved_tensors
         logp_grad_N, entropy_grad_N = grads
         pull_N = logp_grad_N + entropy_grad_N * entropy_N
@@ -216,7 +222,7 @@ class SplitModel:
         return self.embedder.with_image_ids(ids_T, images)
 
     def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a network is given for placed rows: ids, or embeddings with images among them."""
+        """What a network is given for rows of ``with_image_ids``: ids, or embeddings, images among them."""
         return (
             {"input_ids": ids}
             if self.embedder is None
@@ -224,7 +230,7 @@ class SplitModel:
         )
 
     def places(self, rows: Sequence[IntArray]) -> Places:
-        """Positions in placed rows."""
+        """Positions in rows of ``with_image_ids``."""
         return plain_places if self.embedder is None else self.embedder.places(rows, self.device)
 
     @torch.no_grad()
