@@ -15,13 +15,12 @@ import torch
 from vision_models import FOLDERS
 
 from ragen2.algorithms.supervised import Supervised
-from ragen2.backends.learner.microbatches import Batch
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.learner.microbatches import Microbatch
 from ragen2.backends.load import open_model
 from ragen2.backends.sampling.hf import HFPolicy
-from ragen2.backends.scoring.copy import score_by_copies
-from ragen2.backends.scoring.pairs import honours_trees
-from ragen2.backends.scoring.tree import Job, score_by_trees
+from ragen2.backends.scoring.pairs import honours_trees, score_by_copies
+from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision import embedding as embedding_module
@@ -295,7 +294,7 @@ def test_trees_and_copies_agree_about_images(network: Any, tokenizer: TemplateTo
     policy = HFPolicy(network, tokenizer)
     words = tuple(np.array(ids) for ids in ([41, 42, 43], [41, 50], [44], [41, 42, 60]))
     jobs = [
-        Job(policy.split_model.with_image_ids(ids_of(tokenizer, *images), images), words)
+        ScoringJob(policy.split_model.with_image_ids(ids_of(tokenizer, *images), images), words)
         for images in (LAKES[:1], LAKES[1:3])
     ]
     assert honours_trees(policy.split_model)
@@ -628,7 +627,7 @@ def test_without_pillow_text_is_read_and_the_extra_is_named(
 
 def test_a_batch_of_text_has_no_positions_of_its_own(tokenizer: TemplateTokenizer) -> None:
     sample = Sample(np.array([1, 2, 3]), np.array([False, True, True]), np.zeros(3), np.zeros(3))
-    batch = Batch.of([sample], np.ones(1), torch.device("cpu"), is_packed=True)
+    batch = Microbatch.of([sample], np.ones(1), torch.device("cpu"), is_packed=True)
     assert batch.positions is None
 
 

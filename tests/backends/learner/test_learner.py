@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.algorithms import GRPO, PPO
 from ragen2.algorithms.supervised import Supervised
-from ragen2.backends.learner.microbatches import packed_batches
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.learner.microbatches import packed_batches
 from ragen2.backends.open import open_agent
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import LearnerSettings, ModelSettings

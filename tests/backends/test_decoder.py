@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.decoder import Family, read_family
+from ragen2.backends.decoder import Decoder, describe_decoder
 from ragen2.backends.learner.learner import add_lora
 from ragen2.backends.settings import ModelSettings
 
@@ -46,10 +46,10 @@ SHAPE: dict[str, Any] = {
     ],
 )
 def test_rotation_is_the_models_own(network: Any) -> None:
-    family = read_family(network)
-    assert isinstance(family, Family)
+    decoder = describe_decoder(network)
+    assert isinstance(decoder, Decoder)
     cos, sin = network.model.rotary_emb(torch.zeros(1, 9, 32), torch.arange(9)[None])
-    own_cos, own_sin = family.rotary(9)
+    own_cos, own_sin = decoder.rotary(9)
     torch.testing.assert_close(torch.cat([own_cos, own_cos], -1), cos[0])
     torch.testing.assert_close(torch.cat([own_sin, own_sin], -1), sin[0])
 
@@ -81,16 +81,19 @@ def test_rotation_is_the_models_own(network: Any) -> None:
 def test_what_would_change_the_mathematics_is_refused_with_its_name(
     network: Any, reason: str
 ) -> None:
-    found = read_family(network)
+    found = describe_decoder(network)
     assert isinstance(found, str)
     assert reason in found
 
 
 def test_adapted_layers_are_refused_unless_the_engine_reads_adapters() -> None:
     network = add_lora(LlamaForCausalLM(LlamaConfig(**SHAPE)), ModelSettings(lora_rank=2), seed=0)
-    assert isinstance(read_family(network, adapters=True), Family)
-    assert read_family(network) == "PeftModelForCausalLM is not of the Llama, Qwen2 or Qwen3 family"
-    assert "adapted or quantised layers" in str(read_family(network.get_base_model()))
+    assert isinstance(describe_decoder(network, adapters=True), Decoder)
+    assert (
+        describe_decoder(network)
+        == "PeftModelForCausalLM is not of the Llama, Qwen2 or Qwen3 family"
+    )
+    assert "adapted or quantised layers" in str(describe_decoder(network.get_base_model()))
 
 
 def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
@@ -98,10 +101,11 @@ def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
 ) -> None:
     monkeypatch.setattr("ragen2.backends.decoder.find_spec", lambda _: object())
     problems = [
-        family.kernel_problem
+        decoder.kernel_problem
         for width in (32, 24, 16)
         if isinstance(
-            family := read_family(LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=width))), Family
+            decoder := describe_decoder(LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=width))),
+            Decoder,
         )
     ]
     assert problems == [
@@ -110,6 +114,6 @@ def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
         "heads are 16 wide, and our kernels need 32",
     ]
     monkeypatch.setattr("ragen2.backends.decoder.find_spec", lambda _: None)
-    family = read_family(LlamaForCausalLM(LlamaConfig(**SHAPE)))
-    assert isinstance(family, Family)
-    assert family.kernel_problem == "Triton is not installed"
+    decoder = describe_decoder(LlamaForCausalLM(LlamaConfig(**SHAPE)))
+    assert isinstance(decoder, Decoder)
+    assert decoder.kernel_problem == "Triton is not installed"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ragen2.backends.learner import gradient as gradient_module
+from ragen2.backends.learner import optimiser as gradient_module
 from ragen2.backends.learner.optimiser import VECTORS, TensorGradient, home_of
 
 

@@ -1,4 +1,4 @@
-"""Readers: packed, padded, computed again or compiled, the gradient is one."""
+"""The forward pass for a gradient: packed, padded, computed again or compiled, the gradient is one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from ragen2.algorithms import GRPO, PPO
-from ragen2.backends.learner.forward import Reader
-from ragen2.backends.learner.fused.layer import Layer
+from ragen2.backends.learner.forward import TrainingForward
+from ragen2.backends.learner.fused import FusedLayer
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import ConfigError
@@ -41,10 +41,10 @@ def learner_of(parts: Any, *, rank: int = 0, **settings: Any) -> TorchLearner:
 
 def pad(learner: TorchLearner) -> None:
     """Let it and its reference pad samples instead of packing them."""
-    for reader in (learner.forward, learner._reference):
-        if reader is not None:
-            assert reader.is_packed
-            reader.is_packed = False
+    for forward in (learner.forward, learner._reference):
+        if forward is not None:
+            assert forward.is_packed
+            forward.is_packed = False
 
 
 def same_gradient(one: TorchLearner, two: TorchLearner, samples: list[Sample]) -> None:
@@ -108,7 +108,7 @@ def test_with_checkpointing_a_layer_keeps_nothing_and_is_computed_twice(
     for is_asked in (False, True):
         learner = learner_of(small, gradient_checkpointing=is_asked)
         calls: list[int] = []
-        monkeypatch.setattr(Layer, "run", counted(Layer.run, calls))
+        monkeypatch.setattr(FusedLayer, "run", counted(FusedLayer.run, calls))
         learner.gradients(random_samples([40, 40]), GRPO())
         monkeypatch.undo()
         found[is_asked] = len(calls)
@@ -142,7 +142,7 @@ def test_a_model_without_layers_to_compute_again_is_one_line(small: Any) -> None
     settings = LearnerSettings(gradient_checkpointing=True)
     wanted = r"^learner.gradient_checkpointing must be false for a model of type llama"
     with pytest.raises(ConfigError, match=wanted):
-        Reader(Bare(), settings, torch.float32)
+        TrainingForward(Bare(), settings, torch.float32)
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
@@ -210,9 +210,9 @@ def test_any_architecture_has_the_gradient_of_its_samples_one_by_one(
 
 
 def test_a_cpu_takes_micro_batches_that_its_caches_hold(small: Any) -> None:
-    reader = Reader(small[0].get_decoder(), LearnerSettings(), torch.float32)
-    assert reader.micro_tokens == 2048
-    asked = Reader(small[0].get_decoder(), LearnerSettings(micro_tokens=7), torch.float32)
+    forward = TrainingForward(small[0].get_decoder(), LearnerSettings(), torch.float32)
+    assert forward.micro_tokens == 2048
+    asked = TrainingForward(small[0].get_decoder(), LearnerSettings(micro_tokens=7), torch.float32)
     assert asked.micro_tokens == 7
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ragen2.backends.learner.microbatches import (
     MAX_PADDING,
-    Batch,
+    Microbatch,
     packed_batches,
     padded_batches,
     shared_beginnings,
@@ -61,7 +61,7 @@ def test_a_sample_longer_than_the_budget_goes_alone(cut) -> None:
 
 
 def test_a_packed_batch_is_one_row_and_predicts_from_the_token_before() -> None:
-    batch = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
+    batch = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
     assert batch.ids.tolist() == [[11, 12, 13, 21, 22, 23, 24, 25]]
     assert batch.predictors_N.tolist() == [0, 1, 5]
     assert batch.targets_N.tolist() == [12, 13, 24]
@@ -87,7 +87,7 @@ def test_a_shared_beginning_lies_in_the_row_once() -> None:
     ]
     shared = shared_beginnings(samples)
     assert shared == [(0, 0), (0, 20), (0, 0), (0, 0)]
-    batch = Batch.of(samples, np.ones(4), CPU, is_packed=True, shared=shared)
+    batch = Microbatch.of(samples, np.ones(4), CPU, is_packed=True, shared=shared)
     assert batch.packing is not None
     assert batch.packing.lengths == (22, 3, 21, 21)
     assert batch.packing.positions[0, 22:26].tolist() == [20, 21, 22, 0]
@@ -105,8 +105,8 @@ def test_few_shared_tokens_are_not_shared_and_one_always_stays(count: int, wante
 
 
 def test_a_padded_batch_has_a_row_a_sample_and_the_same_tokens() -> None:
-    packed = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
-    batch = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=False)
+    packed = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
+    batch = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=False)
     assert batch.ids.tolist() == [[11, 12, 13, 0, 0], [21, 22, 23, 24, 25]]
     assert batch.mask is not None
     assert batch.mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
@@ -118,8 +118,8 @@ def test_a_padded_batch_has_a_row_a_sample_and_the_same_tokens() -> None:
 
 def test_values_and_returns_are_there_only_if_all_samples_have_them() -> None:
     one = sample_of([1, 2, 3], [2], values_T=np.array([0, 0, 4.0]), returns_T=np.array([0, 0, 5.0]))
-    whole = Batch.of([one, one], np.ones(2), CPU, is_packed=True)
+    whole = Microbatch.of([one, one], np.ones(2), CPU, is_packed=True)
     assert whole.values_N is not None
     assert whole.returns_N is not None
     assert (whole.values_N.tolist(), whole.returns_N.tolist()) == ([4.0, 4.0], [5.0, 5.0])
-    assert Batch.of([one, SAMPLES[0]], np.ones(2), CPU, is_packed=True).values_N is None
+    assert Microbatch.of([one, SAMPLES[0]], np.ones(2), CPU, is_packed=True).values_N is None
