@@ -196,8 +196,8 @@ def short_prompt(lake_prompts: list[IntArray]) -> IntArray:
 
 
 def first_tokens(policy: HFPolicy, prompt: IntArray, params: SamplingParams) -> Counter[int]:
-    """How often each token is drawn first, over 4000 streams."""
-    requests = [Request(prompt, ("first", draw)) for draw in range(4000)]
+    """How often each token is drawn first, over 2000 streams."""
+    requests = [Request(prompt, ("first", draw)) for draw in range(2000)]
     completions = policy.sample(requests, replace(params, max_tokens=1))
     return Counter(int(completion.ids_T[0]) for completion in completions)
 

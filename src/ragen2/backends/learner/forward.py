@@ -69,7 +69,7 @@ def _forward(norm: Any, plain: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
-"""Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
+"""Tokens of a micro-batch by default: on a CPU what its caches hold, on a GPU what keeps it busy."""
 SMALL_MODEL = 2**24
 """Parameters up to which products are too small for several threads to share."""
 AT_ONCE = 2
@@ -268,7 +268,7 @@ def _need_compiler() -> None:
 
 
 def _layers_to_repeat(network: Any, settings: LearnerSettings) -> list[Any]:
-    """Layers that are computed again in the backward pass: on a GPU all of them, unless told."""
+    """Layers that are computed again in the backward pass: on a GPU all of them by default."""
     is_asked = settings.gradient_checkpointing
     is_gpu = next(network.parameters()).device.type == "cuda"
     if is_asked is False or (is_asked == "auto" and not is_gpu):

@@ -187,30 +187,33 @@ def packed_causal(
     )
     whole_row = (query, key, value)
     parts = [torch.split(each, list(packing.lengths)) for each in whole_row]
-    read: dict[int, torch.Tensor] = {}
+    found: dict[int, torch.Tensor] = {}
     for whole, count, rows in packing.groups:
         if not count:
             q, k, v = (each[whole].transpose(0, 1)[None] for each in parts)
-            read[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
+            found[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
             continue
+        # Samples of one length that lie together are a view; others are filled up to the longest.
         is_even = packing.is_even(rows)
         own = [
             _cut_evenly(each, packing, rows) if is_even else _side_by_side([p[row] for row in rows])
             for each, p in zip(whole_row, parts, strict=True)
         ]
         longest = own[0].shape[2]
+        # An expanded view: the backward pass adds up the gradients of all samples that begin so.
         begins = [
             each[whole][:count].transpose(0, 1)[None].expand(len(rows), -1, -1, -1)
             for each in parts[1:]
         ]
         k, v = (torch.cat(pair, dim=2) for pair in zip(begins, own[1:], strict=True))
+        # Token t of a sample sees all of the beginning and its own tokens up to t.
         seen = torch.ones(longest, count + longest, dtype=torch.bool).tril(count)
         out = attend_part(own[0], k, v, attn_mask=seen.to(query.device)).transpose(1, 2)
         if is_even:
-            read[rows[0]] = out.flatten(0, 1)
+            found[rows[0]] = out.flatten(0, 1)
         else:
-            read |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
-    return torch.cat([read[row] for row in sorted(read)])
+            found |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
+    return torch.cat([found[row] for row in sorted(found)])
 
 
 def _cut_evenly(each: torch.Tensor, packing: Packing, rows: Sequence[int]) -> torch.Tensor:
@@ -249,15 +252,15 @@ def _by_varlen(
         else:
             k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
     bounds, longest = packing.bounds, max(packing.lengths)
-    read = varlen_attn(
+    found = varlen_attn(
         q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), **more
     )
-    return cast("torch.Tensor", read)  # a tuple only for those who ask for more
+    return cast("torch.Tensor", found)  # a tuple only for those who ask for more
 
 
 @cache
 def _varlen_settings() -> frozenset[str]:
-    """What this torch's attention over rows of several samples can be told; nothing if it has none."""
+    """Settings of this torch's attention over rows of several samples; none if it has none."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

@@ -90,7 +90,7 @@ class Output:
         self.logp_RT = torch.zeros((rows, tokens), dtype=torch.float32, device=device)
         self.written_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.heat = torch.ones(1, dtype=torch.float32, device=device)
+        self.temperature = torch.ones(1, dtype=torch.float32, device=device)
 
 
 class Chooser:
@@ -153,7 +153,7 @@ class Chooser:
         count = len(logits)
         kernels.block_sums[(count, self._blocks)](
             logits,
-            out.heat,
+            out.temperature,
             top_BJ,
             sum_BJ,
             best_BJ,
@@ -163,7 +163,7 @@ class Chooser:
         )
         kernels.draw[(count,)](
             logits,
-            out.heat,
+            out.temperature,
             top_BJ,
             sum_BJ,
             best_BJ,
@@ -182,7 +182,7 @@ class Chooser:
 
     def _draw_cut(self, logits: torch.Tensor, lanes: Lanes, out: Output, rule: Rule) -> None:
         """With top-k or top-p: the same draw among fewer tokens; log-probs stay those of all."""
-        logp = torch.log_softmax(logits.float() / out.heat, dim=-1)
+        logp = torch.log_softmax(logits.float() / out.temperature, dim=-1)
         cumulative = cut(logp, top_k=rule.top_k, top_p=rule.top_p).cumsum(-1)
         draws = out.uniform_RT[lanes.output_B].gather(1, out.step.expand(len(logits), 1))
         tokens = invert(cumulative, draws)

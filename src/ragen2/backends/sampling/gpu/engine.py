@@ -18,9 +18,10 @@ from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish, IntArray
 
 BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512)
-"""Batch sizes that graphs are captured for; a batch runs in the smallest that holds it."""
+"""Batch sizes that graphs are captured for, since a graph's shapes are fixed; a batch runs in the smallest
+that holds it."""
 TOKENS_PER_LOOK = 8
-"""Tokens decoded between two looks at which sequences have ended."""
+"""Tokens decoded between two looks at which sequences have ended: a look waits for the device."""
 PREFILL_TOKENS = 2**15
 """New prompt tokens that are prefilled at once."""
 
@@ -77,7 +78,7 @@ class GPUEngine:
         rule = Rule.of(params)
         for start in range(0, len(requests), self.max_batch):
             rows = range(start, min(start + self.max_batch, len(requests)))
-            self._seat(rows, prompts, assigned)
+            self._fill_lanes(rows, prompts, assigned)
             self._write(normed[start : rows.stop], rule, params.max_tokens)
         return self._completions(requests, assigned, params)
 
@@ -162,50 +163,51 @@ class GPUEngine:
         if params.temperature > 0.0:
             uniform_RT[:] = uniforms(requests, params.max_tokens)
         self.out.uniform_RT[: len(requests)] = torch.from_numpy(uniform_RT).to(self.device)
-        self.out.heat.fill_(params.temperature or 1.0)
+        self.out.temperature.fill_(params.temperature or 1.0)
 
-    def _seat(
+    def _fill_lanes(
         self, rows: range, prompts: Sequence[IntArray], assigned: Sequence[RowAssignment]
     ) -> None:
         """Put requests into the first lanes; lanes without one write where nobody reads."""
-        width = self.lanes.state_6B.shape[1]
-        state = np.zeros((6, width), dtype=np.int64)
-        state[1], state[5] = self.cache.trash, 1
-        count = len(rows)
-        state[1, :count] = [assigned[row].row for row in rows]
-        state[2, :count] = [len(prompts[row]) - 1 for row in rows]
-        state[3, :count] = rows
-        state[5, :count] = 0
-        self.lanes.state_6B.copy_(torch.from_numpy(state))
+        state, count = Lanes.empty(len(self.lanes.token_B), torch.device("cpu")), len(rows)
+        state.row_B.fill_(self.cache.trash)
+        state.done_B.fill_(1)
+        state.row_B[:count] = torch.tensor([assigned[row].row for row in rows])
+        # The position of the last prompt token: choosing the first new one moves it on.
+        state.position_B[:count] = torch.tensor([len(prompts[row]) - 1 for row in rows])
+        state.output_B[:count] = torch.tensor(rows)
+        state.done_B[:count] = 0
+        self.lanes.state_6B.copy_(state.state_6B)
         self.out.step.zero_()
 
     def _write(self, normed: torch.Tensor, rule: Rule, tokens: int) -> None:
-        """Decode the seated lanes to their end; sequences that have ended make room."""
-        seated = len(normed)
-        self._choose(self.forward.logits(normed), seated, rule)
+        """Decode the filled lanes to their end; sequences that have ended leave their lanes."""
+        filled = len(normed)
+        self._choose(self.forward.logits(normed), filled, rule)
         for written in range(1, tokens):
             if written % TOKENS_PER_LOOK == 1:
-                seated = self._unseat_ended(seated)
-                if not seated:
+                filled = self._close_up(filled)
+                if not filled:
                     return
-                replay = self._replay(_bucket(seated), rule)
+                replay = self._replay(_bucket(filled), rule)
             replay()
 
     def _choose(self, logits: torch.Tensor, count: int, rule: Rule) -> None:
         self.chooser.choose(logits, self.lanes.first(count), self.out, rule)
 
-    def _unseat_ended(self, seated: int) -> int:
-        """Close up lanes that have ended, if that makes a smaller batch; how many are seated now."""
-        state = self.lanes.state_6B
-        going = torch.nonzero(state[5, :seated] == 0).flatten()
+    def _close_up(self, filled: int) -> int:
+        """Close up lanes that have ended, if that makes a smaller batch; how many are filled now."""
+        lanes = self.lanes.first(filled)
+        going = torch.nonzero(lanes.done_B == 0).flatten()
         count = len(going)
-        if count and _bucket(count) < _bucket(seated):
-            moved = state[:, going]
-            state[1, :seated], state[5, :seated] = self.cache.trash, 1
-            state[2, :seated] = 0
-            state[:, :count] = moved
+        if count and _bucket(count) < _bucket(filled):
+            moved = lanes.state_6B[:, going]
+            lanes.row_B.fill_(self.cache.trash)
+            lanes.done_B.fill_(1)
+            lanes.position_B.zero_()  # attention over the spare row is then over nothing
+            lanes.first(count).state_6B.copy_(moved)
             return count
-        return seated if count else 0
+        return filled if count else 0
 
     def _replay(self, lanes: int, rule: Rule) -> Replay:
         """One step of decoding for so many lanes, captured the first time it is asked for."""

@@ -248,14 +248,21 @@ def prompt_attention(
 
 @triton.jit
 def block_sums(
-    logits_BV, heat, top_BJ, sum_BJ, best_BJ, VOCABULARY, BLOCKS: tl.constexpr, BLOCK: tl.constexpr
+    logits_BV,
+    temperature,
+    top_BJ,
+    sum_BJ,
+    best_BJ,
+    VOCABULARY,
+    BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Of each block of the vocabulary: its largest logit, where that is, and its sum of exponentials."""
     lane = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits_BV + lane * VOCABULARY + at, mask=at < VOCABULARY, other=float("-inf"))
-    x = x.to(tl.float32) / tl.load(heat)
+    x = x.to(tl.float32) / tl.load(temperature)
     top = tl.max(x, 0)
     spot = lane * BLOCKS + block
     tl.store(top_BJ + spot, top)
@@ -266,7 +273,7 @@ def block_sums(
 @triton.jit
 def draw(
     logits_BV,
-    heat,
+    temperature,
     top_BJ,
     sum_BJ,
     best_BJ,
@@ -307,13 +314,13 @@ def draw(
         before = tl.sum(tl.where(j < block, sums, 0.0), 0)
         at = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(logits + at, mask=at < VOCABULARY, other=float("-inf")).to(tl.float32)
-        p = tl.exp(x / tl.load(heat) - top)
+        p = tl.exp(x / tl.load(temperature) - top)
         passed = (before + tl.cumsum(p, 0)) <= wanted
         token = block * BLOCK + tl.sum(passed.to(tl.int32), 0)
         # Rounding may carry a draw past the block's end: it belongs to the last token with any mass.
         token = tl.minimum(token, tl.max(tl.where(p > 0.0, at, 0), 0))
     token = tl.minimum(token, VOCABULARY - 1)
-    chosen = tl.load(logits + token).to(tl.float32) / tl.load(heat)
+    chosen = tl.load(logits + token).to(tl.float32) / tl.load(temperature)
     tl.store(token_B + lane, token.to(tl.int64))
     tl.store(logp_B + lane, chosen - top - tl.log(total))
 
