@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.decoder import Decoder, describe_decoder
+from ragen2.backends.decoder import Decoder, DecoderWeights, describe_decoder
 from ragen2.backends.learner.learner import add_lora
 from ragen2.backends.settings import ModelSettings
 
@@ -117,3 +117,57 @@ def test_kernels_need_heads_of_a_power_of_two_and_no_narrow_ones(
     decoder = describe_decoder(LlamaForCausalLM(LlamaConfig(**SHAPE)))
     assert isinstance(decoder, Decoder)
     assert decoder.kernel_problem == "Triton is not installed"
+
+
+def weights_of(**more: bool) -> tuple[Any, DecoderWeights]:
+    network = Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16))
+    decoder = describe_decoder(network)
+    assert isinstance(decoder, Decoder)
+    return network, DecoderWeights(decoder, torch.float32, **more)
+
+
+def test_copies_follow_the_model_only_when_refreshed_and_never_move() -> None:
+    network, weights = weights_of()
+    layer, attention, mlp = (
+        weights.layers[1],
+        network.model.layers[1].self_attn,
+        network.model.layers[1].mlp,
+    )
+    addresses = [layer.qkv.data_ptr(), layer.gate_up[0].data_ptr(), weights.head.data_ptr()]
+    assert weights.refresh(3)
+    with torch.no_grad():
+        attention.k_proj.weight.mul_(2.0)
+    assert not weights.refresh(3)
+    assert not torch.equal(layer.qkv[32:48], attention.k_proj.weight)
+    assert weights.refresh(4)
+    assert torch.equal(layer.qkv[32:48], attention.k_proj.weight)
+    assert torch.equal(layer.gate_up[0], torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]))
+    assert addresses == [layer.qkv.data_ptr(), layer.gate_up[0].data_ptr(), weights.head.data_ptr()]
+
+
+def test_what_is_shared_is_the_models_own_memory() -> None:
+    network, weights = weights_of(shares=True)
+    layer, modules = weights.layers[0], network.model.layers[0]
+    shared = [weights.embed, weights.head, layer.norm, layer.o, *layer.gate_up, layer.down]
+    own = [
+        network.model.embed_tokens,
+        network.lm_head,
+        modules.input_layernorm,
+        modules.self_attn.o_proj,
+        modules.mlp.gate_proj,
+        modules.mlp.up_proj,
+        modules.mlp.down_proj,
+    ]
+    assert [each.data_ptr() for each in shared] == [each.weight.data_ptr() for each in own]
+
+
+def test_pairs_that_rotate_together_lie_side_by_side() -> None:
+    network, weights = weights_of(shares=True, paired=True)
+    weights.refresh(0)
+    layer, attention = weights.layers[0], network.model.layers[0].self_attn
+    heads = attention.q_proj.weight.view(2, 16, -1)
+    assert torch.equal(layer.qkv[:32].view(2, 16, -1)[:, 0::2], heads[:, :8])
+    assert torch.equal(layer.qkv[:32].view(2, 16, -1)[:, 1::2], heads[:, 8:])
+    assert torch.equal(layer.qkv[48:], attention.v_proj.weight), "values are not rotated"
+    assert layer.head_norms is not None
+    assert torch.equal(layer.head_norms[1][0::2], attention.k_norm.weight[:8])

@@ -215,8 +215,8 @@ def test_a_next_turn_is_read_from_the_cache_as_from_the_start(
         for n, (one, done) in enumerate(zip(first, written, strict=True))
     ]
     sizes = []
-    original = kept.split_model.read
-    kept.split_model.read = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
+    original = kept.split_model.model_inputs
+    kept.split_model.model_inputs = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
     continued, again = kept.sample(second, params), fresh.sample(second, params)
     assert sizes[0] < len(second[0].prompt_ids_T) / 2  # only what is new was read
     for one, other in zip(continued, again, strict=True):
@@ -261,8 +261,8 @@ def test_members_of_a_group_share_the_reading_of_their_prompt(
 ) -> None:
     policy = HFPolicy(network, tokenizer)
     rows = []
-    original = policy.split_model.read
-    policy.split_model.read = lambda ids: (rows.append(len(ids)), original(ids))[1]
+    original = policy.split_model.model_inputs
+    policy.split_model.model_inputs = lambda ids: (rows.append(len(ids)), original(ids))[1]
     requests = [asked(tokenizer, LAKES[n // 4], key=(n,)) for n in range(8)]
     policy.sample(requests, SamplingParams(max_tokens=2, stop=()))
     assert rows[0] == 2

@@ -1,4 +1,4 @@
-"""Micro-batches: every sample once, inside the budget, and each token beside the one before it."""
+"""Minibatches and micro-batches: every sample once, inside the budget, each token beside the one before it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 from ragen2.backends.learner.microbatches import (
     MAX_PADDING,
     Microbatch,
+    even_parts,
     packed_batches,
     padded_batches,
+    random_parts,
     shared_beginnings,
 )
 from ragen2.types import Sample
@@ -123,3 +125,28 @@ def test_values_and_returns_are_there_only_if_all_samples_have_them() -> None:
     assert whole.returns_N is not None
     assert (whole.values_N.tolist(), whole.returns_N.tolist()) == ([4.0, 4.0], [5.0, 5.0])
     assert Microbatch.of([one, SAMPLES[0]], np.ones(2), CPU, is_packed=True).values_N is None
+
+
+@pytest.mark.parametrize("cut", [lambda n, k: random_parts(n, k, 3, 5, 0), even_parts])
+@pytest.mark.parametrize(
+    ("count", "asked", "sizes"), [(7, 3, [3, 2, 2]), (4, 1, [4]), (2, 5, [1, 1])]
+)
+def test_every_sample_is_in_one_part_and_none_is_empty(cut, count, asked, sizes):
+    parts = cut(count, asked)
+    assert [len(part) for part in parts] == sizes
+    assert sorted(row for part in parts for row in part) == list(range(count))
+
+
+def test_one_part_keeps_the_order():
+    assert random_parts(4, 1, 0, 0, 0) == [[0, 1, 2, 3]]
+
+
+def test_each_pass_is_drawn_anew_and_the_same_when_it_is_repeated():
+    first = random_parts(20, 2, 7, 4, 0)
+    assert first == random_parts(20, 2, 7, 4, 0)
+    others = [random_parts(20, 2, *drawn) for drawn in [(8, 4, 0), (7, 5, 0), (7, 4, 1)]]
+    assert first not in others
+
+
+def test_each_part_of_the_critic_holds_members_of_all_groups():
+    assert even_parts(6, 2) == [[0, 2, 4], [1, 3, 5]]

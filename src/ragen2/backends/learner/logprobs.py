@@ -208,9 +208,9 @@ class SplitModel:
         ``ids`` are rows as ``with_image_ids`` gives them.
         """
         if self.splits:
-            out = self.decoder(**self.read(ids), attention_mask=mask, **more)
+            out = self.decoder(**self.model_inputs(ids), attention_mask=mask, **more)
             return out.last_hidden_state, self.head, out.past_key_values
-        out = self.network(**self.read(ids), attention_mask=mask, **more)
+        out = self.network(**self.model_inputs(ids), attention_mask=mask, **more)
         return out.logits, identity, out.past_key_values
 
     def with_image_ids(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
@@ -221,7 +221,7 @@ class SplitModel:
             raise ModelError("a prompt holds images, but this model reads text only")
         return self.embedder.with_image_ids(ids_T, images)
 
-    def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    def model_inputs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a network is given for rows of ``with_image_ids``: ids, or embeddings, images among them."""
         return (
             {"input_ids": ids}

@@ -135,7 +135,7 @@ class HFPolicy:
         return memory
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token; equal contexts and continuations are read once."""
+        """Log-prob of every continuation token; equal contexts and continuations are run once."""
         with self.precision():
             return self.scorer.score(pairs, temperature)
 
@@ -221,7 +221,7 @@ class _PlainDecodeLoop:
             return self._prefill_whole()
         at = torch.tensor(rows, device=self.device)
         memory.cache.batch_select_indices(at)
-        known = [len(memory.read[row]) // 8 for row in rows]
+        known = [len(memory.held[row]) // 8 for row in rows]
         fresh = [prompt[start:] for prompt, start in zip(prompts, known, strict=True)]
         ids, new = _left_padded(fresh, self.device)
         mask = torch.cat([memory.mask[at], new], dim=1)
@@ -253,7 +253,7 @@ class _PlainDecodeLoop:
     ) -> Any:
         """Logits of the last token of each row, and the cache with the rows in it."""
         return self.policy.network(
-            **self.policy.split_model.read(ids),
+            **self.policy.split_model.model_inputs(ids),
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,

@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from ragen2.types import IntArray
 
 MAX_BYTES = 2**31
-"""A larger cache is not kept: reading prompts again is slower, but fits."""
+"""A larger cache is not kept: prefilling prompts again is slower, but fits."""
 
 
 def weights_version(network: Any) -> int:
@@ -108,14 +108,14 @@ class KVMemory:
     version: int
     cache: Any
     mask: torch.Tensor
-    read: list[bytes]
+    held: list[bytes]
     """The token ids each row has read, as bytes."""
 
     def match(self, prompts: Sequence[IntArray], version: int) -> list[int] | None:
         """The row that each prompt continues; None unless every prompt continues one."""
         if version != self.version:
             return None
-        rows = HeldRows(self.read)
+        rows = HeldRows(self.held)
         found = [rows.longest(prompt.tobytes()) for prompt in prompts]
         return [fitting[-1] for fitting in found] if all(found) else None
 
@@ -139,7 +139,7 @@ class KVRecorder:
         # A cache has one slot less than the mask while its newest token is still unread.
         self.parts.append((indices, layers, mask[at, : layers[0][0].shape[2]]))
 
-    def finish(self, cache: Any, read: Sequence[IntArray], version: int) -> KVMemory | None:
+    def finish(self, cache: Any, held: Sequence[IntArray], version: int) -> KVMemory | None:
         """One memory of all retired rows, in the order of the requests; None when it is too large."""
         if self.num_bytes > MAX_BYTES or not self.parts:
             return None
@@ -150,7 +150,7 @@ class KVRecorder:
             layer.keys = _joined([layers[number][0] for _, layers, _ in self.parts], width, 2)[at]
             layer.values = _joined([layers[number][1] for _, layers, _ in self.parts], width, 2)[at]
         mask = _joined([mask for _, _, mask in self.parts], width, 1)[at]
-        return KVMemory(version, cache, mask, [ids.tobytes() for ids in read])
+        return KVMemory(version, cache, mask, [ids.tobytes() for ids in held])
 
 
 def _holds_all_slots(cache: Any) -> bool:

@@ -159,7 +159,7 @@ def _score_job(
 
 
 class _Start(NamedTuple):
-    """A context that was read: what its continuations go on from."""
+    """A context that has run: what its continuations go on from."""
 
     length: int
     last_row: torch.Tensor

@@ -1,7 +1,7 @@
 """Score many continuations under many contexts in few forward passes, without copying a cache.
 
 A row of a forward pass is one context followed by a tree of continuations. A mask lets every token
-of the tree see its context and the tokens before it on its own path, so all continuations are read
+of the tree see its context and the tokens before it on its own path, so all continuations run
 side by side, and what they share is computed once. Contexts whose continuations need several trees keep
 their keys and values between the passes; nothing else is kept.
 
@@ -34,7 +34,7 @@ class TokenTree:
 
     ids_W: IntArray
     parent_W: IntArray
-    """Node read just before; -1 where that is the last token of the context."""
+    """Node just before on the path; -1 where that is the last token of the context."""
     depth_W: IntArray
     end_W: IntArray
     paths: tuple[IntArray, ...]
@@ -133,7 +133,7 @@ class ScoringJob:
 
 @dataclass(slots=True, eq=False)
 class _ContextRows:
-    """The contexts of the rows: their ids and, once read, what later trees need of them."""
+    """The contexts of the rows: their ids and, once they have run, what later trees need of them."""
 
     ids_BC: torch.Tensor
     length_B: torch.Tensor
@@ -153,19 +153,19 @@ def score_by_trees(
 ) -> list[list[FloatArray]]:
     """Log-prob of every token of every continuation, job by job.
 
-    A pass reads at most ``max_tokens`` padded tokens, and the contexts kept between passes are no
+    A pass has at most ``max_tokens`` padded tokens, and the contexts kept between passes are no
     more than that; only a single context with its longest continuation may be longer. Trees are at
     most ``width`` wide, by default what suits the device.
     """
     widest = width or TREE_WIDTH.get(split_model.device.type, max(TREE_WIDTH.values()))
     forest = _forest([job.continuations for job in jobs], max(1, min(widest, max_tokens // 2)))
-    read = [
+    passes = [
         piece
         for batch in _batches(jobs, forest, max_tokens)
         for piece in _run_batch(split_model, jobs, forest, batch, temperature)
     ]
     found: list[list[FloatArray]] = [[np.empty(0)] * len(job.continuations) for job in jobs]
-    for rows, trees, logp in read:  # copied off the device last, so that no pass waits for it
+    for rows, trees, logp in passes:  # copied off the device last, so that no pass waits for it
         values = logp.double().cpu().numpy()
         ends = np.cumsum([len(tree) for tree in trees])[:-1]
         for row, tree, nodes in zip(rows, trees, np.split(values, ends), strict=True):
@@ -177,7 +177,7 @@ def score_by_trees(
 def _batches(
     jobs: Sequence[ScoringJob], forest: Sequence[Sequence[TokenTree]], max_tokens: int
 ) -> Iterator[list[int]]:
-    """Contexts that are read together; neighbours in length need the least padding."""
+    """Contexts that run together; neighbours in length need the least padding."""
     batch: list[int] = []
     widest = 0
     for index in sorted(range(len(jobs)), key=lambda i: len(jobs[i].context_ids_T)):
@@ -265,7 +265,7 @@ def _run_trees(
     trees: Sequence[TokenTree | None],
     temperature: float,
 ) -> torch.Tensor:
-    """Log-prob of every node of the rows' trees, joined; the first call also reads the contexts."""
+    """Log-prob of every node of the rows' trees, joined; the first call also runs the contexts."""
     width = max(len(tree) for tree in trees if tree is not None)
     plan = np.zeros((4, len(trees), width), dtype=np.int64)
     plan[3] = np.arange(1, width + 1)  # padding sees itself, since seeing nothing is not a number
@@ -288,7 +288,7 @@ def _forward(
     depth: torch.Tensor,
     end: torch.Tensor,
 ) -> tuple[torch.Tensor, Any]:
-    """Hidden states after the contexts and after each node, and the head that reads them."""
+    """Hidden states after the contexts and after each node, and the head for them."""
     length = contexts.length_B[:, None]
     positions = length + depth
     mask = _tree_mask(contexts, end)

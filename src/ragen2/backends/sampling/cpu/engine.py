@@ -126,6 +126,6 @@ class CPUEngine:
         return cache
 
     def _keep_within_budget(self, cache: CPUCache) -> None:
-        """Do not keep what is too much together: reading again is slower, but fits."""
+        """Do not keep what is too much together: prefilling again is slower, but fits."""
         if sum(one.num_bytes for one in self._caches) > MAX_BYTES:
             self._caches = [one for one in self._caches if one is not cache]

@@ -51,7 +51,7 @@ class Lanes:
 
     @property
     def token_B(self) -> torch.Tensor:
-        """The token that is read next."""
+        """The token that goes through the model next."""
         return self.state_6B[0]
 
     @property

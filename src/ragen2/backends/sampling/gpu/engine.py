@@ -258,8 +258,8 @@ class GPUEngine:
         for row, request in enumerate(requests):
             ids_T, logp_T = ids_RT[row, : written[row]].copy(), logp_RT[row, : written[row]].copy()
             need_numbers(logp_T)
-            read = np.concatenate([request.prompt_ids_T, ids_T[:-1]])
-            self.cache.hold(assigned[row].row, read)
+            held_T = np.concatenate([request.prompt_ids_T, ids_T[:-1]])
+            self.cache.hold(assigned[row].row, held_T)
             text = self.tokenizer.decode(ids_T.tolist())
             completions.append(Completion(ids_T, logp_T, text, self._finish(ids_T, text, params)))
         return completions
