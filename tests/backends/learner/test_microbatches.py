@@ -1,4 +1,4 @@
-"""Minibatches and micro-batches: every sample once, inside the budget, each token beside the one before it."""
+"""Minibatches and micro-batches: every sample once, within the budget, and tokens in their order."""
 
 from __future__ import annotations
 

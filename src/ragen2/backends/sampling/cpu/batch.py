@@ -121,6 +121,8 @@ class DecodeBatch:
             writes_R = self._note_ends(position, order_R, token_R.numpy(), state_R, writes_R)
             if not writes_R.any() or position + 1 == self.params.max_tokens:
                 break
+            # Rows that have ended go on being computed until they are worth moving: decoding then reads the
+            # first rows of the cache only, and those behind keep what a next turn continues.
             if writes_R.sum() <= (1.0 - COMPACT_SHARE) * len(writes_R):
                 kept = self._compact(writes_R, width)
                 order_R, state_R = self.request_of_row[: len(kept)], state_R[kept]
