@@ -96,7 +96,7 @@ def measure(learner: TorchLearner, samples: list[Sample], repeats: int) -> dict[
         "seconds_first": took[0],
         "peak_gib": peak,
         "is_reproducible": is_reproducible(learner, samples),
-        "is_packed": learner.reader.is_packed,
+        "is_packed": learner.forward.is_packed,
         "padding": metrics["padding"],
         "loss": metrics["loss"],
         "grad_norm": metrics["grad_norm"],
@@ -127,7 +127,7 @@ def main() -> None:
     pick_device(args.device)
     learner = make_learner(args)
     if args.padded:
-        learner.reader.is_packed = False
+        learner.forward.is_packed = False
     vocabulary = int(learner.network.config.vocab_size)
     samples = make_samples(args.tokens, vocabulary, args.longest)
     found = {
@@ -135,7 +135,7 @@ def main() -> None:
         "loss_tokens": sum(int(sample.loss_mask_T.sum()) for sample in samples),
         "samples": len(samples),
         "vocabulary": vocabulary,
-        "micro_tokens": learner.reader.micro_tokens,
+        "micro_tokens": learner.forward.micro_tokens,
         "checkpointing": args.checkpointing,
         "compile": args.compile,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else args.device,

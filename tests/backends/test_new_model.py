@@ -94,7 +94,9 @@ def test_the_embedded_tokenizer_writes_what_the_lake_shows_in_few_tokens(embedde
 def test_a_model_that_sees_turns_enough_from_column_to_column() -> None:
     """Columns have the slowest rotations; at the usual base they could not be told apart."""
     shape = NewModel(hidden=64, heads=4, vocabulary=320, vision=NewVision())
-    config = new_model(shape, train_tokenizer(CORPUS, 320, sees=True), seed=0).config.text_config
+    config = new_model(
+        shape, train_tokenizer(CORPUS, 320, reads_images=True), seed=0
+    ).config.text_config
     rope = config.rope_parameters
     pairs = config.hidden_size // config.num_attention_heads // 2
     time, rows, columns = rope["mrope_section"]
@@ -105,7 +107,7 @@ def test_a_model_that_sees_turns_enough_from_column_to_column() -> None:
 
 def test_a_model_that_sees_starts_from_weights_that_let_it_tell_tokens_apart() -> None:
     shape = NewModel(hidden=64, heads=4, vocabulary=320, vision=NewVision(hidden=32))
-    network = new_model(shape, train_tokenizer(CORPUS, 320, sees=True), seed=0)
+    network = new_model(shape, train_tokenizer(CORPUS, 320, reads_images=True), seed=0)
     for module in (network.model.language_model.layers[0].self_attn.q_proj, network.lm_head):
         assert float(module.weight.detach().std()) == pytest.approx(SPREAD / 8, rel=0.05)
     patches = network.model.visual.patch_embed.proj.weight.detach()

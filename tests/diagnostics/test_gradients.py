@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.backends.learner.optimiser import TensorGradient
 from ragen2.diagnostics.metrics.gradients import (
     BucketGradient,
     GradientReport,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.backends.learner.batches import random_parts
+from ragen2.backends.learner.microbatches import random_parts
 from ragen2.integrations.verl.layout import laid_out
 
 

@@ -16,7 +16,11 @@ FOLDER = ROOT / ".venv-triton"
 
 
 @pytest.mark.parametrize(
-    "file", ["tests/backends/engine/test_gpu.py", "tests/backends/fused/test_fused_kernels.py"]
+    "file",
+    [
+        "tests/backends/sampling/gpu/test_gpu_engine.py",
+        "tests/backends/learner/test_learner_kernels.py",
+    ],
 )
 def test_kernels_under_the_interpreter(file):
     if not (FOLDER / "triton").is_dir():

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ragen2.algorithms import DrGRPO
-from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.backends.learner.optimiser import TensorGradient
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import Collapse, Ema, Reward, Surface

@@ -8,7 +8,7 @@ import torch
 
 from ragen2.algorithms import GRPO, DrGRPO, LossInputs
 from ragen2.backends.agent import open_agent
-from ragen2.backends.learner.gradient import TensorGradient
+from ragen2.backends.learner.optimiser import TensorGradient
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import Probe, RunConfig
 from ragen2.diagnostics.metrics.gradients import GradientReport

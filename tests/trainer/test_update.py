@@ -12,7 +12,7 @@ import pytest
 
 from ragen2.algorithms import GRPO, PPO, Algorithm, DrGRPO, ReinforcePlusPlus
 from ragen2.backends.agent import Agent, open_agent
-from ragen2.backends.learner.forward import Reader
+from ragen2.backends.learner.forward import TrainingForward
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll
@@ -266,18 +266,18 @@ def agents() -> dict[str, Agent]:
 @pytest.fixture
 def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beginnings that samples share are read with each, so that tokens can be counted by hand."""
-    monkeypatch.setattr(Reader, "shares", False)
+    monkeypatch.setattr(TrainingForward, "shares", False)
 
 
 @contextmanager
 def counted(agent: Agent) -> Iterator[dict[str, int]]:
-    """Tokens that each of a learner's readers takes forward, and backward."""
+    """Tokens that each of a learner's passes takes forward, and backward."""
     learner = agent.learner
-    readers = {"policy": learner.reader, "reference": learner._reference}
+    passes = {"policy": learner.forward, "reference": learner._reference}
     if learner._critic is not None:
-        readers["critic"] = learner._critic.reader
+        passes["critic"] = learner._critic.forward
     tokens = dict.fromkeys(
-        [f"{name} {way}" for name in readers for way in ("forward", "backward")], 0
+        [f"{name} {way}" for name in passes for way in ("forward", "backward")], 0
     )
 
     def counting(rows, name):
@@ -291,10 +291,10 @@ def counted(agent: Agent) -> Iterator[dict[str, int]]:
         way = f"{name} backward"
         return noted
 
-    for name, reader in readers.items():
+    for name, reader in passes.items():
         reader.rows = counting(reader.rows, name)
     yield tokens
-    for reader in readers.values():
+    for reader in passes.values():
         del reader.rows
 
 

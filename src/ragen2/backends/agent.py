@@ -180,7 +180,7 @@ def make_agent(
     shape: NewModel, corpus: list[str], learner: LearnerSettings, *, device: str, seed: int
 ) -> Agent:
     """A new model of ``shape`` whose tokenizer is trained on ``corpus``."""
-    hf_tokenizer = train_tokenizer(corpus, shape.vocabulary, sees=shape.vision is not None)
+    hf_tokenizer = train_tokenizer(corpus, shape.vocabulary, reads_images=shape.vision is not None)
     network = new_model(shape, hf_tokenizer, seed).to(pick_device(device))
     images = None if shape.vision is None else new_inputs(network, hf_tokenizer)
     tokenizer = TemplateTokenizer(hf_tokenizer, [hf_tokenizer.eos_token_id], images)

@@ -1,11 +1,21 @@
-"""Which models the engines can run themselves, and where their weights are.
+"""One description of a decoder: which models our own code runs, their shapes, and where each weight is.
 
-The Llama, Qwen2 and Qwen3 families are the same network up to biases and norms of heads. Anything
-else, and any setting of these that would change the mathematics, is left to Hugging Face's own code.
+The Llama, Qwen2 and Qwen3 families are the same network up to biases and norms of heads.
+``describe_decoder`` finds its modules and numbers, or says why a model has to be left to Hugging Face's
+code. Both sampling engines and the learner's fused layers read weights through ``DecoderWeights``, as one
+``LayerWeights`` per layer.
+
+What differs, and stays with each of them, is how they multiply:
+
+- the GPU engine and the learner take gate and up in one product, the CPU engine in two, because its
+  activation then works in place and both results stay in a core's cache;
+- the CPU engine rotates heads as complex numbers, so it wants the two numbers of a pair side by side
+  (``paired``), which Hugging Face keeps half a head apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +25,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 ROTARY = ("default", "linear", "llama3")
 """Rotary embeddings whose frequencies do not depend on the length of the text."""
 SMALLEST_HEAD = 32
@@ -23,8 +33,8 @@ SMALLEST_HEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """The modules of one layer."""
+class LayerModules:
+    """The modules of one layer, which hold its parameters."""
 
     norm: Any
     q: Any
@@ -38,14 +48,45 @@ class Block:
     up: Any
     down: Any
 
+    @property
+    def heads(self) -> tuple[Any, Any, Any]:
+        """The projections to heads, in the order in which ``LayerWeights.qkv`` holds them."""
+        return self.q, self.k, self.v
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the projections to heads have biases (Qwen2)."""
+        return self.q.bias is not None
+
+    @property
+    def has_head_norms(self) -> bool:
+        """Whether queries and keys are normalised head by head (Qwen3)."""
+        return self.q_norm is not None
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """All parameters of the layer, in the order in which it uses them."""
+        norms = [each for each in (self.q_norm, self.k_norm) if each is not None]
+        return [
+            self.norm.weight,
+            *(each.weight for each in self.heads),
+            *(each.bias for each in self.heads if self.has_bias),
+            *(each.weight for each in norms),
+            self.o.weight,
+            self.mlp_norm.weight,
+            self.gate.weight,
+            self.up.weight,
+            self.down.weight,
+        ]
+
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Decoder:
     """A model's modules in the order they run, and the numbers of its shape."""
 
     network: Any
     embed: Any
-    blocks: tuple[Block, ...]
+    layers: tuple[LayerModules, ...]
     norm: Any
     head: Any
     num_heads: int
@@ -61,6 +102,27 @@ class Family:
         return int(self.head.weight.shape[0])
 
     @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return int(self.embed.weight.shape[1])
+
+    @property
+    def inner(self) -> int:
+        """Width of the MLP."""
+        return int(weight_of(self.layers[0].gate).shape[0])
+
+    @property
+    def scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return float(self.head_dim**-0.5)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.embed.weight.device
+        return device
+
+    @property
     def kernel_problem(self) -> str | None:
         """Why our GPU kernels cannot run this model, if so."""
         if find_spec("triton") is None:
@@ -72,22 +134,46 @@ class Family:
         return None
 
     def rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of positions 0 to ``length``, half a head wide, in float32."""
+        """Cosines and sines of positions 0 to ``length``, half a head wide, in float32.
+
+        Number i of a head and number i + D/2 are turned together by the angle position x inv_freq[i]
+        (RoFormer, eq. 34, in the half-split order of Hugging Face's checkpoints).
+        """
         positions = torch.arange(length, dtype=torch.float32, device=self.inv_freq.device)
         angles = positions[:, None] * self.inv_freq.float()[None, :]
         return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
-def read_family(network: Any, *, adapters: bool = False) -> Family | str:
+def describe_decoder(network: Any, *, adapters: bool = False) -> Decoder | str:
     """The model taken apart, or why it has to be run by Hugging Face's code.
 
-    With ``adapters``, the projections of a model under LoRA may be adapted modules: the caller reads
-    them with ``weight_of``.
+    With ``adapters``, the projections of a model under LoRA may be adapted modules: ``DecoderWeights``
+    adds what the adapters add.
     """
     if adapters and hasattr(network, "get_base_model"):
         network = network.get_base_model()
-    if type(network) not in FAMILIES:
+    if type(network) not in ARCHITECTURES:
         return f"{type(network).__name__} is not of the Llama, Qwen2 or Qwen3 family"
+    if problem := _unsupported(network, adapters=adapters):
+        return f"the model has {problem}"
+    config, model = network.config, network.model
+    return Decoder(
+        network=network,
+        embed=model.embed_tokens,
+        layers=tuple(_layer_modules(layer) for layer in model.layers),
+        norm=model.norm,
+        head=network.lm_head,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=model.layers[0].self_attn.head_dim,
+        eps=config.rms_norm_eps,
+        inv_freq=model.rotary_emb.inv_freq,
+        attention_scaling=float(model.rotary_emb.attention_scaling),
+    )
+
+
+def _unsupported(network: Any, *, adapters: bool) -> str:
+    """The settings of a known architecture that our code does not compute, joined; empty if none."""
     config = network.config
     rotary = network.model.rotary_emb
     reasons = {
@@ -108,28 +194,12 @@ def read_family(network: Any, *, adapters: bool = False) -> Family | str:
             if hasattr(module, "in_features")
         ),
     }
-    found = [reason for reason, holds in reasons.items() if holds]
-    if found:
-        return f"the model has {' and '.join(found)}"
-    blocks = tuple(_block(layer) for layer in network.model.layers)
-    return Family(
-        network=network,
-        embed=network.model.embed_tokens,
-        blocks=blocks,
-        norm=network.model.norm,
-        head=network.lm_head,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=network.model.layers[0].self_attn.head_dim,
-        eps=config.rms_norm_eps,
-        inv_freq=rotary.inv_freq,
-        attention_scaling=float(rotary.attention_scaling),
-    )
+    return " and ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def _block(layer: Any) -> Block:
+def _layer_modules(layer: Any) -> LayerModules:
     attention, mlp = layer.self_attn, layer.mlp
-    return Block(
+    return LayerModules(
         norm=layer.input_layernorm,
         q=attention.q_proj,
         k=attention.k_proj,
@@ -150,12 +220,12 @@ def weight_of(module: Any) -> torch.Tensor:
     return weight
 
 
-def is_adapted(module: Any) -> bool:
+def _is_adapted(module: Any) -> bool:
     """Whether LoRA adds something to this projection."""
     return hasattr(module, "get_delta_weight")
 
 
-def added_by_adapters(module: Any) -> torch.Tensor:
+def _added_by_adapters(module: Any) -> torch.Tensor:
     """What LoRA adds to a projection's matrix now."""
     added: torch.Tensor = sum(module.get_delta_weight(name) for name in module.active_adapters)
     return added
@@ -167,4 +237,129 @@ def _is_plain(module: Any, *, adapters: bool) -> bool:
     if type(base) is not torch.nn.Linear:
         return False
     is_dora = any(getattr(module, "use_dora", {}).values())
-    return base is module or (adapters and is_adapted(module) and not is_dora)
+    return base is module or (adapters and _is_adapted(module) and not is_dora)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """What one layer multiplies by; rows of a matrix are its outputs, as in ``torch.nn.Linear``."""
+
+    norm: torch.Tensor
+    qkv: torch.Tensor
+    """Queries', keys' and values' matrices below each other: they read the same input."""
+    qkv_bias: torch.Tensor | None
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    o: torch.Tensor
+    mlp_norm: torch.Tensor
+    gate_up: tuple[torch.Tensor, ...]
+    """One matrix with up's rows below gate's, or the two apart where they are multiplied apart."""
+    down: torch.Tensor
+
+    @property
+    def head_norms(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Norms of queries' and keys' heads, where a model has them."""
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return self.q_norm, self.k_norm
+
+
+class DecoderWeights:
+    """A decoder's weights as a forward pass multiplies by them; ``refresh`` after every change of them.
+
+    Norms, embeddings and with ``shares`` all matrices that stand alone are the model's own memory. A matrix
+    that is needed in another precision, beside another, or with adapters in it has to exist once more: such
+    copies are written in place and never move, so that CUDA graphs may point at them.
+
+    Args:
+        decoder: the model.
+        dtype: type of the copies.
+        shares: leave alone what can be read as it is (gate and up then stand apart): for a CPU.
+        paired: order the rows of queries and keys, head by head, so that the two numbers that are rotated
+            together lie side by side. Products of queries and keys do not change when both are put in
+            another order.
+        has_head: whether logits are made with these weights.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        dtype: torch.dtype,
+        *,
+        shares: bool = False,
+        paired: bool = False,
+        has_head: bool = True,
+    ) -> None:
+        self.decoder = decoder
+        self._dtype, self._shares = dtype, shares
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._ordered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._adapted: list[tuple[torch.Tensor, Any]] = []
+        # (0, D/2, 1, D/2 + 1, ...): what was half a head apart comes together.
+        pairs = torch.arange(decoder.head_dim).view(2, -1).t().reshape(-1)
+        self._pairs = pairs.to(decoder.device) if paired else None
+        self.embed = decoder.embed.weight.detach()
+        self.norm = decoder.norm.weight.detach()
+        head = decoder.head.weight.detach()
+        self.head = head if shares or not has_head else self._joined([head])
+        self.layers = [self._layer(modules) for modules in decoder.layers]
+        self.version = -1
+
+    @torch.no_grad()
+    def refresh(self, version: int) -> bool:
+        """Bring the copies up to the model's weights; True when ``version`` is a new one."""
+        if version == self.version:
+            return False
+        if self._copies:
+            torch._foreach_copy_([own for own, _ in self._copies], [src for _, src in self._copies])
+        for own, source in self._ordered:
+            own.copy_(source[:, self._pairs])
+        for own, module in self._adapted:
+            own.add_(_added_by_adapters(module))
+        self.version = version
+        return True
+
+    def _layer(self, modules: LayerModules) -> LayerWeights:
+        biases = [each.bias.detach() for each in modules.heads if modules.has_bias]
+        mlp = (modules.gate, modules.up)
+        return LayerWeights(
+            norm=modules.norm.weight.detach(),
+            qkv=self._matrix(*modules.heads, rotated=2),
+            qkv_bias=self._joined(biases, rotated=2) if biases else None,
+            q_norm=self._head_norm(modules.q_norm),
+            k_norm=self._head_norm(modules.k_norm),
+            o=self._matrix(modules.o),
+            mlp_norm=modules.mlp_norm.weight.detach(),
+            gate_up=tuple(map(self._matrix, mlp)) if self._shares else (self._matrix(*mlp),),
+            down=self._matrix(modules.down),
+        )
+
+    def _matrix(self, *modules: Any, rotated: int = 0) -> torch.Tensor:
+        """The matrices of ``modules`` below each other, with what adapters add."""
+        sources = [weight_of(module).detach() for module in modules]
+        if self._shares and len(modules) == 1 and not _is_adapted(modules[0]):
+            return sources[0]
+        joined = self._joined(sources, rotated=rotated)
+        parts = torch.split(joined, [len(source) for source in sources])
+        adapted = zip(parts, modules, strict=True)
+        self._adapted += [(part, module) for part, module in adapted if _is_adapted(module)]
+        return joined
+
+    def _head_norm(self, module: Any | None) -> torch.Tensor | None:
+        if module is None:
+            return None
+        weight: torch.Tensor = module.weight.detach()
+        return weight if self._pairs is None else self._joined([weight], rotated=1)
+
+    def _joined(self, sources: Sequence[torch.Tensor], *, rotated: int = 0) -> torch.Tensor:
+        """A copy that holds ``sources`` below each other; the first ``rotated`` of them head by head."""
+        shape = (sum(len(source) for source in sources), *sources[0].shape[1:])
+        joined = torch.empty(shape, dtype=self._dtype, device=sources[0].device)
+        parts = torch.split(joined, [len(source) for source in sources])
+        for number, (own, source) in enumerate(zip(parts, sources, strict=True)):
+            if self._pairs is None or number >= rotated:
+                self._copies.append((own, source))
+            else:
+                by_head = (-1, self.decoder.head_dim, *source.shape[1:])
+                self._ordered.append((own.view(by_head), source.view(by_head)))
+        return joined

@@ -1,8 +1,4 @@
-"""Sums in the same order every time, so that a seed gives the same run on the same device.
-
-Only inside an update, and only for models whose every operation is known to have such a kernel: torch raises
-an error over the others, and attention's backward pass ignores a mere wish.
-"""
+"""What the machine gives: GPU memory, threads, precision, sums in one order, and what a full disk raises."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from torch.utils import deterministic
 
 from ragen2.backends.settings import GPU_SHARE, Precision
@@ -102,7 +99,11 @@ def has_deterministic_sums(network: Any) -> bool:
 
 @contextmanager
 def deterministic_sums() -> Iterator[None]:
-    """Within it, torch uses kernels that add in one order, or fails."""
+    """Within it, torch uses kernels that add in one order, so that a seed gives the same run on a device.
+
+    Only inside an update, and only for models whose every operation is known to have such a kernel: torch
+    raises an error over the others, and attention's backward pass ignores a mere wish.
+    """
     is_asked = torch.are_deterministic_algorithms_enabled()
     is_mild = torch.is_deterministic_algorithms_warn_only_enabled()
     more: Any = deterministic  # a module whose one setting is a property
@@ -114,3 +115,15 @@ def deterministic_sums() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(is_asked, warn_only=is_mild)
         more.fill_uninitialized_memory = fills
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what safetensors and torch raise when a file cannot be written into OSError."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        found = error.__context__
+        if isinstance(found, OSError):  # torch hides the file's own error behind one of its own
+            raise OSError(found.errno, found.strerror) from error
+        raise OSError(" ".join(str(error).split())) from error

@@ -58,12 +58,12 @@ IMAGE_CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int, *, sees: bool = False) -> Any:
+def train_tokenizer(texts: Iterable[str], vocabulary: int, *, reads_images: bool = False) -> Any:
     """A byte-level BPE tokenizer: frequent words are one token, any other text still has tokens.
 
-    With ``sees`` it also has the tokens that stand for images.
+    With ``reads_images`` it also has the tokens that stand for images.
     """
-    marks = [IMAGE_START, IMAGE_END, IMAGE, VIDEO] if sees else []
+    marks = [IMAGE_START, IMAGE_END, IMAGE, VIDEO] if reads_images else []
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -84,13 +84,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, *, sees: bool = False
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        chat_template=IMAGE_CHAT_TEMPLATE if sees else CHAT_TEMPLATE,
+        chat_template=IMAGE_CHAT_TEMPLATE if reads_images else CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 
 
 def new_model(shape: NewModel, tokenizer: Any, seed: int) -> Any:
-    """A Llama, or with eyes a Qwen2.5-VL, with random weights; the same seed gives the same weights."""
+    """A Llama, or with ``vision`` a Qwen2.5-VL, with random weights; the same seed gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(stream_key(seed, "weights") % 2**63)
         if shape.vision is None:

@@ -69,7 +69,7 @@ class ScriptedPolicy:
         self._logp = logp
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One scripted completion a request, cut at ``max_tokens`` like any other."""
+        """One scripted completion per request, cut at ``max_tokens`` like any other."""
         return [self._complete(request, params) for request in requests]
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:

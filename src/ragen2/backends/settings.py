@@ -18,7 +18,7 @@ EMBEDDED_MODELS = (EMBEDDED, "ragen2-tiny-vl")
 GPU_SHARE = "RAGEN2_GPU_SHARE"
 """Environment variable: the share of the GPU's memory that a process keeps to."""
 SCORE_TOKENS = 16_384
-"""Padded tokens in memory at once while scoring, unless told otherwise."""
+"""Padded tokens in memory at once while scoring, by default."""
 
 
 class ModelSettings(Settings):
@@ -68,7 +68,7 @@ class NewVision(Settings):
 
 
 class NewModel(Settings):
-    """Shape of a model made from nothing, with its own tokenizer: a Llama, or with eyes a Qwen2.5-VL."""
+    """Shape of a model made from nothing, with its own tokenizer: a Llama, or with `vision` a Qwen2.5-VL."""
 
     hidden: int = Field(160, ge=16, description="width of the residual stream")
     layers: int = Field(4, ge=1, description="transformer blocks")
@@ -100,7 +100,7 @@ class LearnerSettings(Settings):
         description="updates in a row without a finite gradient that end the run; 0 never ends it",
     )
     epochs: int = Field(1, ge=1, description="passes over a batch")
-    minibatches: int = Field(1, ge=1, description="optimiser steps a pass over a batch makes")
+    minibatches: int = Field(1, ge=1, description="optimiser steps per pass over a batch")
     micro_tokens: int = Field(
         0,
         ge=0,
@@ -109,7 +109,7 @@ class LearnerSettings(Settings):
     )
     gradient_checkpointing: bool | Literal["auto"] = Field(
         "auto",
-        description="keep one row a layer and compute the rest again: less memory, a third slower; "
+        description="keep one row per layer and compute the rest again: less memory, a third slower; "
         "`auto` does on a GPU, for what does not fit into a few GiB",
     )
     parallel: Literal["ddp", "fsdp2"] = Field(

@@ -96,7 +96,7 @@ class TemplateTokenizer:
         )
 
     def render(self, messages: Sequence[Message]) -> str:
-        """A conversation up to the assistant's words as text, one token for each image."""
+        """A conversation up to the assistant's turn as text, one token for each image."""
         if not self._takes_system and messages and messages[0].role == "system":
             system, user, *rest = messages
             first = Message("user", f"{system.content}\n\n{user.content}", user.images)
@@ -107,7 +107,7 @@ class TemplateTokenizer:
         return tuple(self._ids(self.render(messages), messages))
 
     def _encode_bridge(self, message: Message) -> tuple[int, ...]:
-        """What the template puts after an assistant's words and before its next ones."""
+        """What the template puts after an assistant's text and before its next one."""
         dialogue = [Message("user", "."), Message("assistant", _PLACEHOLDER), message]
         return tuple(self._ids(self._apply(dialogue).rpartition(_PLACEHOLDER)[2], [message]))
 
@@ -130,8 +130,8 @@ class TemplateTokenizer:
         """Templates of models that read images take a list of parts, many of them nothing else."""
         if self.images is None:
             return message.content
-        words = [{"type": "text", "text": message.content}] if message.content else []
-        return [*({"type": "image"} for _ in message.images), *words]
+        text = [{"type": "text", "text": message.content}] if message.content else []
+        return [*({"type": "image"} for _ in message.images), *text]
 
     def _accepts_system_role(self) -> bool:
         from jinja2 import TemplateError

@@ -155,7 +155,7 @@ def compare_prompts(
 
 def measured_on(policy: HFPolicy) -> dict[str, str | int]:
     """The machine, and which of our scoring methods was chosen on it."""
-    return {**machine(policy.device), "way": policy.scorer.try_out().__name__}
+    return {**machine(policy.device), "way": policy.scorer.method().__name__}
 
 
 def compare(
@@ -175,7 +175,7 @@ def compare(
     def naive() -> list[FloatArray]:
         return naive_score(policy.network, few, 1.0, rows=rows)
 
-    policy.scorer.try_out()
+    policy.scorer.method()
     with policy.precision():
         our_cost, our_scores = _measure(policy, ours, repeats)
         naive_cost, naive_scores = _measure(policy, naive, repeats)

@@ -100,10 +100,10 @@ def update_costs(
     """
     tokens = {}
     for name, run_update in updates.items():
-        before = learner.reader.tokens_read
+        before = learner.forward.tokens_run
         with _kept_as_it_is(learner):
             run_update()
-        tokens[name] = learner.reader.tokens_read - before
+        tokens[name] = learner.forward.tokens_run - before
     seconds: dict[str, list[float]] = {name: [] for name in updates}
     for _ in range(repeats):
         for name, run_update in updates.items():

@@ -15,13 +15,12 @@ import torch
 from vision_models import FOLDERS
 
 from ragen2.algorithms.supervised import Supervised
-from ragen2.backends.learner.batches import Batch
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.learner.microbatches import Microbatch
 from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
-from ragen2.backends.scoring.copy import score_by_copies
-from ragen2.backends.scoring.pairs import honours_trees
-from ragen2.backends.scoring.tree import Job, score_by_trees
+from ragen2.backends.scoring.pairs import honours_trees, score_by_copies
+from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision import embedding as embedding_module
@@ -218,8 +217,8 @@ def test_a_next_turn_is_read_from_the_cache_as_from_the_start(
         for n, (one, done) in enumerate(zip(first, written, strict=True))
     ]
     sizes = []
-    original = kept.split_model.read
-    kept.split_model.read = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
+    original = kept.split_model.model_inputs
+    kept.split_model.model_inputs = lambda ids: (sizes.append(ids.shape[1]), original(ids))[1]
     continued, again = kept.sample(second, params), fresh.sample(second, params)
     assert sizes[0] < len(second[0].prompt_ids_T) / 2  # only what is new was read
     for one, other in zip(continued, again, strict=True):
@@ -264,8 +263,8 @@ def test_members_of_a_group_share_the_reading_of_their_prompt(
 ) -> None:
     policy = HFPolicy(network, tokenizer)
     rows = []
-    original = policy.split_model.read
-    policy.split_model.read = lambda ids: (rows.append(len(ids)), original(ids))[1]
+    original = policy.split_model.model_inputs
+    policy.split_model.model_inputs = lambda ids: (rows.append(len(ids)), original(ids))[1]
     requests = [asked(tokenizer, LAKES[n // 4], key=(n,)) for n in range(8)]
     policy.sample(requests, SamplingParams(max_tokens=2, stop=()))
     assert rows[0] == 2
@@ -297,7 +296,7 @@ def test_trees_and_copies_agree_about_images(network: Any, tokenizer: TemplateTo
     policy = HFPolicy(network, tokenizer)
     words = tuple(np.array(ids) for ids in ([41, 42, 43], [41, 50], [44], [41, 42, 60]))
     jobs = [
-        Job(policy.split_model.with_image_ids(ids_of(tokenizer, *images), images), words)
+        ScoringJob(policy.split_model.with_image_ids(ids_of(tokenizer, *images), images), words)
         for images in (LAKES[:1], LAKES[1:3])
     ]
     assert honours_trees(policy.split_model)
@@ -431,7 +430,7 @@ def test_only_written_tokens_are_trained_on(network: Any, tokenizer: TemplateTok
     learner = learner_of(network, tokenizer, "frozen")
     trajectories = [one for group in groups for one in group.trajectories]
     for sample, trajectory in zip(samples, trajectories, strict=True):
-        (_, batch), *_ = learner.reader.batches([sample])
+        (_, batch), *_ = learner.forward.batches([sample])
         written = np.concatenate([turn.completion.ids_T for turn in trajectory.turns])
         assert batch.targets_N.tolist() == written.tolist()
         assert tokenizer.images.token_id not in written
@@ -469,19 +468,19 @@ def test_samples_that_begin_alike_but_show_other_images_share_no_more_than_they_
 ) -> None:
     learner = learner_of(network, tokenizer, "frozen")
     twin = [seen_sample(tokenizer, LAKES[0], LAKES[2]), seen_sample(tokenizer, LAKES[0], LAKES[3])]
-    ((_, batch),) = learner.reader.batches(twin)
-    if batch.packing is not None and learner.reader.shares:
+    ((_, batch),) = learner.forward.batches(twin)
+    if batch.packing is not None and learner.forward.shares:
         (shared,) = {count for _, count in batch.packing.shared if count}
         assert shared == int(np.flatnonzero(
             learner.split_model.with_image_ids(twin[0].ids_T, twin[0].images)
             != learner.split_model.with_image_ids(twin[1].ids_T, twin[1].images)
         )[0])  # fmt: skip
     wanted = [own_logp(network, tokenizer, one.ids_T, one.images)[-8:] for one in twin]
-    with learner.reader.ready():
-        found, _ = learner.reader.logprobs(batch)
+    with learner.forward.ready():
+        found, _ = learner.forward.logprobs(batch)
     rows = batch.targets_N.reshape(2, 8)
     assert rows.tolist() == [list(range(40, 48))] * 2
-    order = next(rows for rows, _ in learner.reader.batches(twin))
+    order = next(rows for rows, _ in learner.forward.batches(twin))
     for place, row in enumerate(order):
         assert torch.allclose(found.reshape(2, 8)[place].double(), wanted[row], atol=1e-3)
 
@@ -632,7 +631,7 @@ def test_without_pillow_text_is_read_and_the_extra_is_named(
 
 def test_a_batch_of_text_has_no_positions_of_its_own(tokenizer: TemplateTokenizer) -> None:
     sample = Sample(np.array([1, 2, 3]), np.array([False, True, True]), np.zeros(3), np.zeros(3))
-    batch = Batch.of([sample], np.ones(1), torch.device("cpu"), is_packed=True)
+    batch = Microbatch.of([sample], np.ones(1), torch.device("cpu"), is_packed=True)
     assert batch.positions is None
 
 

@@ -71,9 +71,9 @@ class ShardedLearner(TorchLearner):
         fully_shard(self.network, mesh=mesh)
         if self.split_model.splits:
             # The head is used beside the model's own forward pass: this one is to be a pass as well.
-            self.network.read_logprobs = self.reader.logprobs
+            self.network.read_logprobs = self.forward.logprobs
             register_fsdp_forward_method(self.network, "read_logprobs")
-            self.reader.logprobs = self.network.read_logprobs  # type: ignore[method-assign]  # the same, gathered
+            self.forward.logprobs = self.network.read_logprobs  # type: ignore[method-assign]  # the same, gathered
 
     @torch.no_grad()
     def _fill_copy(self) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from ragen2.algorithms.losses import token_weights, value_loss
+from ragen2.backends.device import disk_errors
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
-from ragen2.backends.learner.batches import Batch, even_parts
-from ragen2.backends.learner.forward import Reader
+from ragen2.backends.learner.forward import TrainingForward
+from ragen2.backends.learner.microbatches import Microbatch, even_parts
 from ragen2.backends.learner.optimiser import BadSteps, adamw
-from ragen2.backends.learner.saving import disk_errors
 from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.policy import CriticSettings
 from ragen2.types import FloatArray, Sample
@@ -29,7 +29,7 @@ CRITIC_FILE = "critic.pt"
 
 
 class Critic:
-    """Own weights, own optimiser. Its head starts at 0, so that its first word is "nothing to come"."""
+    """Own weights, own optimiser. Its head starts at 0, so that it begins with "nothing to come"."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Critic:
         self.network = copy.deepcopy(network).requires_grad_(True)
         # The critic encodes images as the model did when it began; only what reads them is trained.
         embedder = None if images is None else ImageEmbedder(self.network, images)
-        self.reader = Reader(
+        self.forward = TrainingForward(
             self.network.get_decoder(),
             settings,
             dtype,
@@ -68,8 +68,8 @@ class Critic:
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """Value before each written token: read off the position that predicts it."""
         found: dict[int, FloatArray] = {}
-        with self.reader.ready():
-            for rows, batch in self.reader.batches(samples):
+        with self.forward.ready():
+            for rows, batch in self.forward.batches(samples):
                 values = self._values(batch).double().cpu().numpy()
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
                 for row, part in zip(rows, np.split(values, bounds), strict=True):
@@ -122,8 +122,8 @@ class Critic:
         self.optimiser.zero_grad(set_to_none=True)
         weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        with self.reader.ready():
-            for _, batch in self.reader.batches(samples, weights):
+        with self.forward.ready():
+            for _, batch in self.forward.batches(samples, weights):
                 if batch.values_N is None or batch.returns_N is None:
                     raise ValueError(
                         "the critic is trained on samples that carry values and returns"
@@ -143,9 +143,9 @@ class Critic:
         self.optimiser.zero_grad(set_to_none=True)
         return value, norm
 
-    def _values(self, batch: Batch) -> torch.Tensor:
-        with self.reader.precision():
-            rows = self.reader.rows(batch)
+    def _values(self, batch: Microbatch) -> torch.Tensor:
+        with self.forward.precision():
+            rows = self.forward.rows(batch)
         values: torch.Tensor = self.head(rows.float()).squeeze(-1)
         return values
 

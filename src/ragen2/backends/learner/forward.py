@@ -1,4 +1,8 @@
-"""One network reading micro-batches of samples: packed where it can, layers computed again where asked."""
+"""The forward pass over micro-batches of samples for a gradient.
+
+Samples are packed where the model honours it, our own fused layers run it where they know it, and layers are
+computed again in the backward pass where asked.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,21 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ragen2.backends.device import deterministic_sums, has_deterministic_sums
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
-from ragen2.backends.learner.batches import (
+from ragen2.backends.learner.fused import fused_decoder
+from ragen2.backends.learner.logprobs import SplitModel, chosen_logprobs, identity
+from ragen2.backends.learner.microbatches import (
     MAX_PADDING,
-    Batch,
+    Microbatch,
     packed_batches,
     padded_batches,
     shared_beginnings,
 )
-from ragen2.backends.learner.fused.decoder import fused_decoder
-from ragen2.backends.learner.logprobs import SplitModel, chosen_logprobs, identity
 from ragen2.backends.learner.packing import (
     HALF,
     honours_packing,
     packed_attention,
-    read_packed_row,
     rows_of,
+    run_packed_row,
 )
 from ragen2.backends.settings import LearnerSettings
 from ragen2.backends.vision.embedding import ImageEmbedder
@@ -65,17 +69,17 @@ def _forward(norm: Any, plain: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
-"""Tokens of a micro-batch unless told: on a CPU what its caches hold, on a GPU what keeps it busy."""
+"""Tokens of a micro-batch by default: on a CPU what its caches hold, on a GPU what keeps it busy."""
 SMALL_MODEL = 2**24
 """Parameters up to which products are too small for several threads to share."""
 AT_ONCE = 2
-"""Micro-batches that are read side by side where they are."""
+"""Micro-batches that run side by side where they do."""
 
 
-class Reader:
+class TrainingForward:
     """Runs samples through ``network``: a decoder, or a whole model that is not split from its head.
 
-    With ``causal``, the model whose decoder ``network`` is, our own code reads it if it can. With
+    With ``causal``, the model whose decoder ``network`` is, our own layers run it if they can. With
     ``embedder``, samples may hold images.
     """
 
@@ -99,7 +103,7 @@ class Reader:
         self._is_small = sum(p.numel() for p in network.parameters()) <= SMALL_MODEL
         self._repeats = settings.gradient_checkpointing
         self.micro_tokens = settings.micro_tokens or MICRO_TOKENS[self.device.type]
-        self.tokens_read = 0
+        self.tokens_run = 0
         """Tokens of all micro-batches so far, padding and all."""
         self._layers = _layers_to_repeat(network, settings)
         if embedder is not None and embedder.encoder.is_trained and self._layers:
@@ -116,15 +120,15 @@ class Reader:
 
     def batches(
         self, samples: Sequence[Sample], weights: FloatArray | None = None
-    ) -> Iterator[tuple[list[int], Batch]]:
-        """Micro-batches of this process's share, each with the places of its samples among all."""
+    ) -> Iterator[tuple[list[int], Microbatch]]:
+        """Micro-batches of this process's share, each with the numbers of its samples among all."""
         token_weights = np.zeros(len(samples)) if weights is None else weights
         samples = [self._with_image_ids(sample) for sample in samples]
         lengths = [len(sample.ids_T) for sample in samples]
         for rows, is_real in self.parallelism.share(self._cut(samples), lengths):
             chosen = [samples[row] for row in rows]
             shared = shared_beginnings(chosen) if self.shares else None
-            batch = Batch.of(
+            batch = Microbatch.of(
                 chosen,
                 token_weights[rows] * is_real,
                 self.device,
@@ -132,7 +136,7 @@ class Reader:
                 shared=shared,
                 positions=self._positions(chosen),
             )
-            self.tokens_read += batch.ids.numel()
+            self.tokens_run += batch.ids.numel()
             yield rows, batch
 
     def _with_image_ids(self, sample: Sample) -> Sample:
@@ -158,31 +162,31 @@ class Reader:
         if not self.is_packed:
             return padded_batches(lengths, budget, MAX_PADDING[self.device.type])
         order = list(range(len(samples)))
-        if self.shares:  # what begins alike comes together; only the first is read from its start
+        if self.shares:  # what begins alike comes together; only the first is run from its start
             order.sort(key=lambda row: samples[row].ids_T.tobytes())
             begins = shared_beginnings([samples[row] for row in order])
             for row, (_, count) in zip(order, begins, strict=True):
                 lengths[row] -= count
-        # Not by what this machine has: sums would differ.
+        # Not by how many threads this machine has: another cut adds gradients in another order.
         at_once = AT_ONCE if self.is_threaded else 1
         parts = packed_batches([lengths[row] for row in order], budget, at_once)
-        return [[order[place] for place in part] for part in parts]
+        return [[order[number] for number in part] for part in parts]
 
     @property
     def is_threaded(self) -> bool:
-        """Whether micro-batches are read side by side: small models on a CPU."""
+        """Whether micro-batches run side by side: small models on a CPU."""
         return self._fused is not None and self.device.type == "cpu" and self._is_small
 
     @property
     def shares(self) -> bool:
-        """Whether a beginning that samples share is read once.
+        """Whether one pass over a beginning serves all samples that share it.
 
         Not on a GPU: the gradients of a beginning's keys would be summed in no fixed order.
         """
         return self.is_packed and self.device.type == "cpu"
 
     def padding(self, samples: Sequence[Sample]) -> float:
-        """Share of the tokens read that are no sample's."""
+        """Share of the tokens in micro-batches that are no sample's."""
         if self.is_packed:
             return 0.0
         lengths = np.array([len(sample.ids_T) for sample in samples])
@@ -190,7 +194,7 @@ class Reader:
         whole = sum(int(lengths[rows].max()) * len(rows) for rows in batches)
         return 1.0 - int(lengths.sum()) / whole
 
-    def rows(self, batch: Batch) -> torch.Tensor:
+    def rows(self, batch: Microbatch) -> torch.Tensor:
         """What the network makes of the token before each one that carries loss."""
         if self._fused is not None and batch.packing is not None:
             repeats = None if self._repeats == "auto" else self._repeats
@@ -202,13 +206,13 @@ class Reader:
         if batch.positions is not None:
             given["position_ids"] = batch.positions
         if batch.packing is not None:
-            out = read_packed_row(self._call, given, batch.packing)
+            out = run_packed_row(self._call, given, batch.packing)
         else:
             out = self._call(**given, attention_mask=batch.mask, use_cache=False)
         return rows_of(out).flatten(0, 1)[batch.predictors_N]
 
     def precision(self) -> torch.autocast:
-        """Around a forward pass: products in the reader's type, weights as they are."""
+        """Around a forward pass: products in this pass's type, weights as they are."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype in HALF)
 
     @contextmanager
@@ -231,8 +235,8 @@ class Reader:
             yield
 
 
-class TokenReader(Reader):
-    """A reader that also says how likely the tokens were."""
+class LogprobForward(TrainingForward):
+    """A forward pass that goes on to how likely the tokens were."""
 
     def __init__(
         self,
@@ -250,7 +254,7 @@ class TokenReader(Reader):
             split_model.head if split_model.splits else identity
         )
 
-    def logprobs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def logprobs(self, batch: Microbatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob of each token that carries loss, and the entropy of the choice it was."""
         return chosen_logprobs(self.rows(batch), batch.targets_N, self.head, batch.temperature)
 
@@ -264,7 +268,7 @@ def _need_compiler() -> None:
 
 
 def _layers_to_repeat(network: Any, settings: LearnerSettings) -> list[Any]:
-    """Layers that are computed again in the backward pass: on a GPU all of them, unless told."""
+    """Layers that are computed again in the backward pass: on a GPU all of them by default."""
     is_asked = settings.gradient_checkpointing
     is_gpu = next(network.parameters()).device.type == "cuda"
     if is_asked is False or (is_asked == "auto" and not is_gpu):

@@ -16,16 +16,20 @@ import torch
 from safetensors import SafetensorError
 
 from ragen2.algorithms.losses import kl_estimate
-from ragen2.backends.device import compute_dtype, side_by_side
+from ragen2.backends.device import compute_dtype, disk_errors, side_by_side
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism, whole_tensor
-from ragen2.backends.learner.batches import Batch, random_parts
 from ragen2.backends.learner.critic import Critic
-from ragen2.backends.learner.forward import TokenReader
-from ragen2.backends.learner.gradient import TensorGradient, home_of
+from ragen2.backends.learner.forward import LogprobForward
 from ragen2.backends.learner.logprobs import SplitModel
 from ragen2.backends.learner.lora import add_lora, base_of
-from ragen2.backends.learner.optimiser import BadSteps, adamw, lr_share
-from ragen2.backends.learner.saving import disk_errors
+from ragen2.backends.learner.microbatches import Microbatch, random_parts
+from ragen2.backends.learner.optimiser import (
+    BadSteps,
+    TensorGradient,
+    adamw,
+    home_of,
+    lr_share,
+)
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder, tower_weights
@@ -74,10 +78,10 @@ class TorchLearner:
             base_of(self.network), self._embedder(is_trained=model.vision == "trained")
         )
         dtype = compute_dtype(model.precision, self.device)
-        self.reader = TokenReader(self.split_model, settings, dtype, parallelism)
+        self.forward = LogprobForward(self.split_model, settings, dtype, parallelism)
         self.num_updates = 0
         self._lr_scale = 1.0
-        self._reference: TokenReader | None = None
+        self._reference: LogprobForward | None = None
         self._critic: Critic | None = None
         self._total_updates = 0
         self._bad = BadSteps("policy", settings.max_bad_updates, "lower learner.lr")
@@ -117,7 +121,7 @@ class TorchLearner:
             split_model = SplitModel(
                 frozen, None if images is None else ImageEmbedder(frozen, images)
             )
-            self._reference = TokenReader(split_model, never_trained, self.reader.dtype)
+            self._reference = LogprobForward(split_model, never_trained, self.forward.dtype)
 
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
@@ -131,7 +135,7 @@ class TorchLearner:
         """Put a critic beside the model; it starts from the weights as they are now."""
         plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
         images, replicas = self.tokenizer.images, self.parallelism.replicas
-        self._critic = Critic(plain, self.settings, lr, self.reader.dtype, images, replicas)
+        self._critic = Critic(plain, self.settings, lr, self.forward.dtype, images, replicas)
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -150,8 +154,8 @@ class TorchLearner:
         """KL to the starting model at each written token, under the log-probs it was sampled with."""
         found: dict[int, FloatArray] = {}
         with self._ready():
-            for rows, batch in self.reader.batches(samples):
-                with self.reader.precision():
+            for rows, batch in self.forward.batches(samples):
+                with self.forward.precision():
                     reference = self._reference_logp(batch)
                 kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
                 bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
@@ -198,13 +202,15 @@ class TorchLearner:
         weights = objective.token_weights(lengths)
         total = float(weights @ np.asarray(lengths, dtype=np.float64))
         with self._ready():
-            batches = (batch for _, batch in self.reader.batches(samples, weights))
-            read_all = self._read_in_threads if self.reader.is_threaded else self._read_in_turn
-            sums = read_all(batches, objective, scale * self.parallelism.loss_factor)
+            batches = (batch for _, batch in self.forward.batches(samples, weights))
+            run_all = (
+                self._backward_in_threads if self.forward.is_threaded else self._backward_in_turn
+            )
+            sums = run_all(batches, objective, scale * self.parallelism.loss_factor)
         self.parallelism.sum_gradients(self._trained)
-        # The only wait for the device; a process that had nothing to read has no sums.
-        read = torch.stack(list(sums.values())).tolist() if sums else []
-        whole = self.parallelism.sum_numbers(dict(zip(sums, read, strict=True)))
+        # The only wait for the device; a process that had no micro-batch has no sums.
+        values = torch.stack(list(sums.values())).tolist() if sums else []
+        whole = self.parallelism.sum_numbers(dict(zip(sums, values, strict=True)))
         return {
             name: value if name.endswith("loss") else value / total for name, value in whole.items()
         }
@@ -327,29 +333,31 @@ class TorchLearner:
         if is_usable:
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        measured = {"grad_norm": norm, "padding": self.reader.padding(samples)}
+        measured = {"grad_norm": norm, "padding": self.forward.padding(samples)}
         return {**parts, **measured} if is_usable else None
 
-    def _read_in_turn(
-        self, batches: Iterator[Batch], objective: Objective, scale: float
+    def _backward_in_turn(
+        self, batches: Iterator[Microbatch], objective: Objective, scale: float
     ) -> dict[str, torch.Tensor]:
         """Add the gradients of micro-batches to ``.grad``; sums for the log."""
         sums: dict[str, torch.Tensor] = {}
         for batch in batches:
-            with self.reader.precision():
+            with self.forward.precision():
                 loss, found = self._loss(batch, objective)
             (loss * scale).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
             sums = _added(sums, found)
         return sums
 
-    def _read_in_threads(
-        self, batches: Iterator[Batch], objective: Objective, scale: float
+    def _backward_in_threads(
+        self, batches: Iterator[Microbatch], objective: Objective, scale: float
     ) -> dict[str, torch.Tensor]:
-        """As in turn, a thread a micro-batch; their gradients are added in the order of the batches."""
+        """As in turn, a thread per micro-batch; their gradients are added in the order of the batches."""
         trained = self._trained
 
-        def work(batch: Batch) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
-            with torch.enable_grad(), self.reader.precision():
+        def work(
+            batch: Microbatch,
+        ) -> tuple[tuple[torch.Tensor | None, ...], dict[str, torch.Tensor]]:
+            with torch.enable_grad(), self.forward.precision():
                 loss, found = self._loss(batch, objective)
                 return torch.autograd.grad(loss * scale, trained, allow_unused=True), found
 
@@ -362,10 +370,10 @@ class TorchLearner:
         return sums
 
     def _loss(
-        self, batch: Batch, objective: Objective
+        self, batch: Microbatch, objective: Objective
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The loss of a micro-batch and weighted sums for the log, all still on the device."""
-        logp, entropy = self.reader.logprobs(batch)
+        logp, entropy = self.forward.logprobs(batch)
         reference = self._reference_logp(batch) if objective.needs_reference else None
         inputs = LossInputs(logp, batch.old_logp_N, batch.advantages_N, entropy, reference)
         loss = objective.loss(inputs)
@@ -379,14 +387,14 @@ class TorchLearner:
     @contextmanager
     def _ready(self) -> Iterator[None]:
         """Around all passes of the policy and of its reference."""
-        with self.reader.ready(), self._reference.ready() if self._reference else nullcontext():
+        with self.forward.ready(), self._reference.ready() if self._reference else nullcontext():
             yield
 
     @torch.no_grad()
-    def _reference_logp(self, batch: Batch) -> torch.Tensor:
+    def _reference_logp(self, batch: Microbatch) -> torch.Tensor:
         if self.is_lora:
             with self.network.disable_adapter():
-                return self.reader.logprobs(batch)[0]
+                return self.forward.logprobs(batch)[0]
         if self._reference is None:
             raise RunError("KL needs the starting model; call keep_reference() before training")
         return self._reference.logprobs(batch)[0]

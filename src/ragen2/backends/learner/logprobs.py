@@ -28,7 +28,7 @@ class LinearLogprobs(torch.autograd.Function):
         temperature: float,
         size: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values; what the backward pass needs is one normaliser and one entropy a row."""
+        """Values; what the backward pass needs is one normaliser and one entropy per row."""
         ctx.dtype = _product_dtype(hidden)
         ctx.temperature, ctx.size = temperature, size
         found = []
@@ -48,7 +48,13 @@ class LinearLogprobs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of ``hidden``, ``weight`` and ``bias``."""
+        """Gradients of ``hidden``, ``weight`` and ``bias``.
+
+        With logits z over the temperature, p = softmax(z), l = log p and entropy H = -sum p l, the loss's
+        gradients g of a row's log-prob l_t and e of its H give
+        d z_v = g (1[v = t] - p_v) - e p_v (l_v + H) = g 1[v = t] - p_v (e l_v + (g + e H)).
+        The last bracket is ``pull``. Logits are computed again, a chunk at a time, never kept.
+        """
         hidden, weight, bias, targets_N, norm_N, entropy_N = ctx.saved_tensors
         logp_grad_N, entropy_grad_N = grads
         pull_N = logp_grad_N + entropy_grad_N * entropy_N
@@ -202,9 +208,9 @@ class SplitModel:
         ``ids`` are rows as ``with_image_ids`` gives them.
         """
         if self.splits:
-            out = self.decoder(**self.read(ids), attention_mask=mask, **more)
+            out = self.decoder(**self.model_inputs(ids), attention_mask=mask, **more)
             return out.last_hidden_state, self.head, out.past_key_values
-        out = self.network(**self.read(ids), attention_mask=mask, **more)
+        out = self.network(**self.model_inputs(ids), attention_mask=mask, **more)
         return out.logits, identity, out.past_key_values
 
     def with_image_ids(self, ids_T: IntArray, images: Sequence[Image]) -> IntArray:
@@ -215,8 +221,8 @@ class SplitModel:
             raise ModelError("a prompt holds images, but this model reads text only")
         return self.embedder.with_image_ids(ids_T, images)
 
-    def read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a network is given for placed rows: ids, or embeddings with images among them."""
+    def model_inputs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a network is given for rows of ``with_image_ids``: ids, or embeddings, images among them."""
         return (
             {"input_ids": ids}
             if self.embedder is None
@@ -224,10 +230,12 @@ class SplitModel:
         )
 
     def places(self, rows: Sequence[IntArray]) -> PositionLookup:
-        """Positions in placed rows."""
-        if self.embedder is None:
-            return text_positions
-        return self.embedder.position_lookup(rows, self.device)
+        """Positions in rows of ``with_image_ids``."""
+        return (
+            text_positions
+            if self.embedder is None
+            else self.embedder.position_lookup(rows, self.device)
+        )
 
     @torch.no_grad()
     def _same_logits(self) -> bool:

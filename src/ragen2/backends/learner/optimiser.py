@@ -1,17 +1,23 @@
-"""AdamW as every update here uses it: one pass over all weights where torch has it; its learning rate."""
+"""AdamW as every update here uses it, its learning rate, steps it cannot take, and gradients as vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
+from ragen2.backends.device import free_memory
 from ragen2.backends.settings import LearnerSettings
 from ragen2.errors import RunError
+
+VECTORS = 10
+"""Room for as many is looked for: a probe holds a handful at once."""
+CHUNK = 1 << 24
+"""Numbers that are widened at a time: a copy of a whole gradient in double precision may not fit."""
 
 
 @dataclass(slots=True)
@@ -36,7 +42,7 @@ class BadSteps:
 def adamw(
     parameters: Iterable[torch.nn.Parameter], *, lr: float, weight_decay: float
 ) -> torch.optim.AdamW:
-    """Fused on CPU and GPU: a step reads each weight once instead of once an operation."""
+    """Fused on CPU and GPU: a step reads each weight once instead of once per operation."""
     optimiser = torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
     optimiser.register_step_post_hook(_tell_that_weights_changed)
     return optimiser
@@ -57,6 +63,38 @@ def lr_share(settings: LearnerSettings, done: int, total: int) -> float:
         return (done + 1) / warmup
     if settings.schedule == "constant" or total <= warmup + 1:
         return 1.0
-    way = min(1.0, (done - warmup) / (total - 1 - warmup))
-    fall = way if settings.schedule == "linear" else 0.5 * (1.0 - math.cos(math.pi * way))
+    progress = min(1.0, (done - warmup) / (total - 1 - warmup))
+    is_linear = settings.schedule == "linear"
+    fall = progress if is_linear else 0.5 * (1.0 - math.cos(math.pi * progress))
     return 1.0 - (1.0 - settings.lr_end) * fall
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorGradient:
+    """A gradient as one long vector: one number per trained weight."""
+
+    values: torch.Tensor
+
+    def dot(self, other: TensorGradient) -> float:
+        """Inner product, summed in double precision."""
+        mine, others = (torch.split(each.values, CHUNK) for each in (self, other))
+        parts = [
+            torch.dot(a.double(), b.to(a.device, torch.float64))
+            for a, b in zip(mine, others, strict=True)
+        ]
+        return float(torch.stack(parts).sum())
+
+    def added_to(self, total: TensorGradient | None, factor: float) -> TensorGradient:
+        """``factor`` times this, added to a sum, which is changed; without one, a new sum."""
+        if total is None:
+            return TensorGradient(self.values * factor)
+        total.values.add_(self.values.to(total.values.device), alpha=factor)
+        return total
+
+
+def home_of(trained: Sequence[torch.Tensor]) -> torch.device:
+    """Where gradients of these parameters are kept: their device, or the host where that is too full."""
+    device = trained[0].device
+    need = VECTORS * sum(p.numel() for p in trained) * torch.float32.itemsize
+    fits = device.type != "cuda" or free_memory(device) >= need
+    return device if fits else torch.device("cpu")

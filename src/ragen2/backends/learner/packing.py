@@ -1,4 +1,9 @@
-"""Several samples in one row without padding: each reads only itself, whatever lies beside it."""
+"""Several samples in one row without padding: each attends only to itself, whatever lies beside it.
+
+A row holds samples one after another. Samples that begin alike (one prompt, several replies) may leave out
+the beginning they share with an earlier one: their keys and values for it are then taken from that one, so
+that it is computed once and its gradient is the sum of all that used it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ SPREAD = 2_654_435_761
 """Steps through a vocabulary: ordinary tokens, because special ones in a row upset a model in bfloat16."""
 ROUNDING = 1e-4
 HALF_ROUNDING = 0.1
-"""How far the two ways to read may differ in all: rounding is ten times less, mixing four times more."""
+"""How far the two passes may differ in all: rounding is ten times less, mixing four times more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Packing:
     """0 and the end of each sample, as 32-bit integers on the device: what flash attention reads."""
     positions: torch.Tensor
     """Position of each token in its own sample, as one row."""
-    families: tuple[tuple[int, int, tuple[int, ...]], ...]
+    groups: tuple[tuple[int, int, tuple[int, ...]], ...]
     """Samples that are attended to at once: the one that is whole, how much of it the others share, and
     those others, of about the same length; a sample on its own shares nothing."""
     layers: set[int] = field(default_factory=set)
@@ -76,11 +81,11 @@ class Packing:
             for length, (_, count) in zip(lengths, begins, strict=True)
         ]
         positions = torch.as_tensor(np.concatenate(parts))[None]
-        families = _families(lengths, begins)
-        return cls(tuple(lengths), begins, bounds.to(device), positions.to(device), families)
+        groups = _like_groups(lengths, begins)
+        return cls(tuple(lengths), begins, bounds.to(device), positions.to(device), groups)
 
 
-def _families(
+def _like_groups(
     lengths: Sequence[int], shared: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """Samples on their own, then those that share a beginning, longest first, in parts of like length."""
@@ -98,7 +103,7 @@ def _families(
 
 @contextmanager
 def packed_attention(network: Any) -> Iterator[None]:
-    """Let ``network`` read packed rows; around the backward pass too, if layers are computed again."""
+    """Let ``network`` run packed rows; around the backward pass too, if layers are computed again."""
     before = network.config._attn_implementation
     network.config._attn_implementation = ATTENTION
     try:
@@ -109,7 +114,7 @@ def packed_attention(network: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def honours_packing(network: Any, dtype: torch.dtype) -> bool:
-    """Whether ``network`` reads packed samples as it reads them one by one, multiplying in ``dtype``.
+    """Whether ``network`` gives packed samples the hidden rows of one by one, multiplying in ``dtype``.
 
     Layers that do not attend at all, that see a window only, or that ignore our attention would mix
     neighbours. So every layer must have used it, and the hidden rows must be the same.
@@ -126,19 +131,19 @@ def honours_packing(network: Any, dtype: torch.dtype) -> bool:
     with torch.autocast(device.type, dtype=dtype, enabled=dtype in HALF):
         alone = [rows_of(network(input_ids=part, use_cache=False)) for part in ids.split(PROBE, 1)]
         with packed_attention(network):
-            packed = rows_of(read_packed(network, ids, packing))
+            packed = rows_of(run_packed(network, ids, packing))
     wanted = torch.cat(alone, 1)
     near = HALF_ROUNDING if dtype in HALF else ROUNDING
     is_close = bool((packed - wanted).norm() <= near * wanted.norm())
     return len(packing.layers) == int(config.num_hidden_layers) and is_close
 
 
-def read_packed(network: Any, ids: torch.Tensor, packing: Packing) -> Any:
+def run_packed(network: Any, ids: torch.Tensor, packing: Packing) -> Any:
     """What ``network`` makes of a packed row."""
-    return read_packed_row(network, {"input_ids": ids}, packing)
+    return run_packed_row(network, {"input_ids": ids}, packing)
 
 
-def read_packed_row(network: Any, given: dict[str, torch.Tensor], packing: Packing) -> Any:
+def run_packed_row(network: Any, given: dict[str, torch.Tensor], packing: Packing) -> Any:
     """The same for a row given as ids or embeddings, with positions of its own if it has any."""
     at = {"position_ids": packing.positions, **given}
     return network(**at, use_cache=False, packing=packing)
@@ -182,30 +187,33 @@ def packed_causal(
     )
     whole_row = (query, key, value)
     parts = [torch.split(each, list(packing.lengths)) for each in whole_row]
-    read: dict[int, torch.Tensor] = {}
-    for whole, count, rows in packing.families:
+    found: dict[int, torch.Tensor] = {}
+    for whole, count, rows in packing.groups:
         if not count:
             q, k, v = (each[whole].transpose(0, 1)[None] for each in parts)
-            read[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
+            found[whole] = attend_part(q, k, v, is_causal=True)[0].transpose(0, 1)
             continue
+        # Samples of one length that lie together are a view; others are filled up to the longest.
         is_even = packing.is_even(rows)
         own = [
             _cut_evenly(each, packing, rows) if is_even else _side_by_side([p[row] for row in rows])
             for each, p in zip(whole_row, parts, strict=True)
         ]
         longest = own[0].shape[2]
+        # An expanded view: the backward pass adds up the gradients of all samples that begin so.
         begins = [
             each[whole][:count].transpose(0, 1)[None].expand(len(rows), -1, -1, -1)
             for each in parts[1:]
         ]
         k, v = (torch.cat(pair, dim=2) for pair in zip(begins, own[1:], strict=True))
+        # Token t of a sample sees all of the beginning and its own tokens up to t.
         seen = torch.ones(longest, count + longest, dtype=torch.bool).tril(count)
         out = attend_part(own[0], k, v, attn_mask=seen.to(query.device)).transpose(1, 2)
         if is_even:
-            read[rows[0]] = out.flatten(0, 1)
+            found[rows[0]] = out.flatten(0, 1)
         else:
-            read |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
-    return torch.cat([read[row] for row in sorted(read)])
+            found |= {row: out[n, : packing.lengths[row]] for n, row in enumerate(rows)}
+    return torch.cat([found[row] for row in sorted(found)])
 
 
 def _cut_evenly(each: torch.Tensor, packing: Packing, rows: Sequence[int]) -> torch.Tensor:
@@ -244,15 +252,15 @@ def _by_varlen(
         else:
             k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
     bounds, longest = packing.bounds, max(packing.lengths)
-    read = varlen_attn(
+    found = varlen_attn(
         q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), **more
     )
-    return cast("torch.Tensor", read)  # a tuple only for those who ask for more
+    return cast("torch.Tensor", found)  # a tuple only for those who ask for more
 
 
 @cache
 def _varlen_settings() -> frozenset[str]:
-    """What this torch's attention over rows of several samples can be told; nothing if it has none."""
+    """Settings of this torch's attention over rows of several samples; none if it has none."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

@@ -1,33 +1,63 @@
-"""Sample from and score with any Hugging Face causal LM, on CPU or GPU."""
+"""Sample from and score with any Hugging Face causal LM, on CPU or GPU.
+
+Sampling goes through an engine of ours where one can run the model, and through Hugging Face's own forward
+pass everywhere else: the plain path, which is also what the engines are tested against.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from ragen2.backends.decoder import describe_decoder
 from ragen2.backends.device import compute_dtype
 from ragen2.backends.learner.logprobs import SplitModel
 from ragen2.backends.learner.lora import base_of
-from ragen2.backends.sampling.draws import cut, invert
-from ragen2.backends.sampling.engine import Engine, open_engine
+from ragen2.backends.sampling.choosing import cut, invert, need_numbers, uniforms
 from ragen2.backends.sampling.kv_cache import KVMemory, KVRecorder, weights_version
 from ragen2.backends.scoring.pairs import PairScorer
 from ragen2.backends.settings import SCORE_TOKENS, EngineChoice, Precision
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder
-from ragen2.errors import RunError
 from ragen2.policy import Pair, Request, SamplingParams
-from ragen2.seeding import stream
 from ragen2.types import Completion, Finish, FloatArray, IntArray
 
 DEFAULT_CONTEXT = 2048
 COMPACT_BELOW = 0.75
 """Rows that finished leave the batch once fewer than this share still write."""
+
+
+class SamplingEngine(Protocol):
+    """Writes completions with a model's weights, without a Python call per module and token."""
+
+    def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """One completion per request, in order."""
+        ...
+
+
+def open_engine(
+    network: Any, tokenizer: TemplateTokenizer, *, dtype: torch.dtype, max_batch: int
+) -> SamplingEngine | str:
+    """The engine for this model where it lives, or why there is none."""
+    is_gpu = next(network.parameters()).device.type == "cuda"
+    decoder = describe_decoder(network, adapters=is_gpu)
+    if isinstance(decoder, str):
+        return decoder
+    if is_gpu:
+        if decoder.kernel_problem:
+            return decoder.kernel_problem
+        from ragen2.backends.sampling.gpu.engine import GPUEngine
+
+        return GPUEngine(decoder, tokenizer, dtype=dtype, max_batch=max_batch)
+    if dtype is not torch.float32:
+        return f"on a CPU our engine computes in float32, not in {dtype}".replace("torch.", "")
+    from ragen2.backends.sampling.cpu.engine import CPUEngine
+
+    return CPUEngine(decoder, tokenizer)
 
 
 class HFPolicy:
@@ -61,7 +91,7 @@ class HFPolicy:
         self.engine_choice = engine
 
     @cached_property
-    def engine(self) -> Engine | str:
+    def engine(self) -> SamplingEngine | str:
         """What samples: an engine of ours over the same weights, or why Hugging Face's code has to."""
         if self.engine_choice == "plain":
             return "the plain path was asked for"
@@ -74,7 +104,7 @@ class HFPolicy:
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request; each draws from the random stream its key names.
+        """One completion per request; each draws from the random stream its key names.
 
         Log-probs are those of the whole distribution at the sampling temperature, also when
         ``top_p`` or ``top_k`` cut the choice, because that is what a learner can reproduce.
@@ -88,7 +118,7 @@ class HFPolicy:
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
             with self.precision():
-                completions.extend(_Decoder(self, batch, params).run())
+                completions.extend(_PlainDecodeLoop(self, batch, params).run())
         return completions
 
     def _with_image_ids(self, request: Request) -> Request:
@@ -105,7 +135,7 @@ class HFPolicy:
         return memory
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token; equal contexts and continuations are read once."""
+        """Log-prob of every continuation token; equal contexts and continuations are run once."""
         with self.precision():
             return self.scorer.score(pairs, temperature)
 
@@ -134,8 +164,8 @@ class _TokenTexts:
         return self._may_end[stop]
 
 
-class _Decoder:
-    """One batch of completions being written."""
+class _PlainDecodeLoop:
+    """One batch of completions being written by Hugging Face's forward pass."""
 
     def __init__(
         self, policy: HFPolicy, requests: Sequence[Request], params: SamplingParams
@@ -145,9 +175,7 @@ class _Decoder:
         self.requests = requests
         self.device = policy.device
         count = len(requests)
-        self.uniforms = np.stack(
-            [stream(*request.key).random(params.max_tokens) for request in requests]
-        )
+        self.uniforms = uniforms(requests, params.max_tokens)
         self.ids: list[list[int]] = [[] for _ in range(count)]
         self.logprobs: list[list[float]] = [[] for _ in range(count)]
         self.finish: list[Finish] = [Finish.LENGTH] * count
@@ -158,7 +186,7 @@ class _Decoder:
         self.recorder = KVRecorder()
 
     def run(self) -> list[Completion]:
-        """Read what is new of the prompts, then write token by token until all have finished."""
+        """Prefill what is new of the prompts, then write token by token until all have finished."""
         logits, cache, mask = self._begin()
         active = list(range(len(self.requests)))
         for position in range(self.params.max_tokens):
@@ -178,10 +206,10 @@ class _Decoder:
             is_real[going] = 1
             mask = torch.cat([mask, is_real], dim=1)
             slots = mask.sum(1, keepdim=True) - 1
-            out = self._read(tokens[:, None], mask, self.places(slots, active), cache)
+            out = self._forward(tokens[:, None], mask, self.places(slots, active), cache)
             logits = out.logits[:, -1]
         self.recorder.retire(cache, mask, list(range(len(active))), active)
-        self.policy.remember(self.recorder.finish(cache, self._read_ids(), self.version))
+        self.policy.remember(self.recorder.finish(cache, self._held_ids(), self.version))
         return [self._completion(index) for index in range(len(self.requests))]
 
     def _begin(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
@@ -190,20 +218,20 @@ class _Decoder:
         memory = self.policy.recall()
         rows = memory.match(prompts, self.version) if memory is not None else None
         if memory is None or rows is None:
-            return self._read_whole()
+            return self._prefill_whole()
         at = torch.tensor(rows, device=self.device)
         memory.cache.batch_select_indices(at)
-        known = [len(memory.read[row]) // 8 for row in rows]
+        known = [len(memory.held[row]) // 8 for row in rows]
         fresh = [prompt[start:] for prompt, start in zip(prompts, known, strict=True)]
         ids, new = _left_padded(fresh, self.device)
         mask = torch.cat([memory.mask[at], new], dim=1)
         before = torch.tensor(known, device=self.device)[:, None]
         slots = (before + new.cumsum(1) - 1).clamp(min=0)
-        out = self._read(ids, mask, self.places(slots), memory.cache)
+        out = self._forward(ids, mask, self.places(slots), memory.cache)
         return out.logits[:, -1], memory.cache, mask
 
-    def _read_whole(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """Read every distinct prompt once and hand its cache to all that share it."""
+    def _prefill_whole(self) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Prefill every distinct prompt once and hand its cache to all that share it."""
         unique: dict[bytes, int] = {}
         rows = [
             unique.setdefault(request.prompt_ids_T.tobytes(), len(unique))
@@ -214,18 +242,18 @@ class _Decoder:
             [np.frombuffer(key, dtype=np.int64) for key in unique], self.device
         )
         slots = (mask.cumsum(1) - 1).clamp(min=0)
-        out = self._read(ids, mask, self.places(slots, firsts), None)
+        out = self._forward(ids, mask, self.places(slots, firsts), None)
         expand = torch.tensor(rows, device=self.device)
         cache = out.past_key_values
         cache.batch_select_indices(expand)
         return out.logits[expand, -1], cache, mask[expand]
 
-    def _read(
+    def _forward(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
     ) -> Any:
         """Logits of the last token of each row, and the cache with the rows in it."""
         return self.policy.network(
-            **self.policy.split_model.read(ids),
+            **self.policy.split_model.model_inputs(ids),
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
@@ -233,7 +261,7 @@ class _Decoder:
             logits_to_keep=1,
         )
 
-    def _read_ids(self) -> list[IntArray]:
+    def _held_ids(self) -> list[IntArray]:
         """What each row's cache holds: its prompt and all written tokens but the last."""
         return [
             np.concatenate([request.prompt_ids_T, np.array(ids[:-1], dtype=np.int64)])
@@ -241,7 +269,7 @@ class _Decoder:
         ]
 
     def _choose(self, logits: torch.Tensor, active: list[int], position: int) -> torch.Tensor:
-        """Draw one token a row by inverting the cumulative distribution at the row's own uniform."""
+        """Draw one token per row by inverting the cumulative distribution at the row's own uniform."""
         logp = torch.log_softmax(logits.float() / (self.params.temperature or 1.0), dim=-1)
         may_be = logp
         if never := self.policy.never_written:
@@ -250,16 +278,13 @@ class _Decoder:
             tokens = may_be.argmax(-1)
         else:
             kept = cut(may_be, top_k=self.params.top_k, top_p=self.params.top_p)
-            uniforms = self.uniforms[active, position, None]
-            draws = torch.as_tensor(uniforms, dtype=torch.float32).to(self.device)
+            uniform_R1 = self.uniforms[active, position, None]
+            draws = torch.as_tensor(uniform_R1, dtype=torch.float32).to(self.device)
             tokens = invert(kept.cumsum(-1), draws)
         chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
-        for index, token, value in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
-            if math.isnan(value):
-                raise RunError(
-                    "the model's output is not a number; its weights are broken: go on from an earlier "
-                    "checkpoint, with a lower learner.lr"
-                )
+        values = chosen.tolist()
+        need_numbers(np.array(values))
+        for index, token, value in zip(active, tokens.tolist(), values, strict=True):
             if self.finish[index] is Finish.LENGTH:
                 self.ids[index].append(token)
                 self.logprobs[index].append(value)

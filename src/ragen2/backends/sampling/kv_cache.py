@@ -1,11 +1,17 @@
-"""Remember the key-value cache of the last batch, so that the next turn only reads its new tokens.
+"""Keys and values that outlive a call, so that the next turn only prefills its new tokens.
 
-In a multi-turn rollout each prompt begins with everything that was read and written before. A memory is
-only used for prompts that continue what it holds, token for token, under the very weights that made it.
+In a multi-turn rollout each prompt begins with everything that was read and written before. A row of a cache
+is only used for a prompt that continues what it holds, token for token, under the very weights that made it.
+
+Three caches do this, over three data structures that must differ: ``CPUCache`` (sampling/cpu) keeps a batch's
+rows packed and moves them, ``GPUCache`` (sampling/gpu) never moves a row because CUDA graphs point at it, and
+``KVMemory`` wraps the cache of transformers, whose rows are padded on the left and masked. What a row holds,
+and which row a prompt continues, is the same for all and is here.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +23,82 @@ from transformers.cache_utils import DynamicLayer
 from ragen2.types import IntArray
 
 MAX_BYTES = 2**31
-"""A larger cache is not kept: reading prompts again is slower, but fits."""
+"""A larger cache is not kept: prefilling prompts again is slower, but fits."""
 
 
 def weights_version(network: Any) -> int:
     """A number that changes whenever any weight is changed in place."""
     return sum(parameter._version for parameter in network.parameters())
+
+
+class HeldRows:
+    """Finds the rows of a cache that a prompt continues; rows that hold nothing are left out."""
+
+    def __init__(self, held: Sequence[bytes]) -> None:
+        self._rows: dict[bytes, list[int]] = {}
+        for row, ids in enumerate(held):
+            if ids:
+                self._rows.setdefault(ids, []).append(row)
+        self._lengths = sorted({len(ids) for ids in self._rows}, reverse=True)
+
+    def longest(self, prompt: bytes) -> list[int]:
+        """The rows that hold most of the prompt's beginning, and never all of the prompt.
+
+        At least one token must be new, because its hidden state is what the next token is drawn from.
+        """
+        fitting = (n for n in self._lengths if n < len(prompt) and self._rows.get(prompt[:n]))
+        return self._rows.get(prompt[: next(fitting, 0)], [])
+
+    def take(self, prompt: bytes) -> int | None:
+        """The first of those rows, which is then given to no other prompt."""
+        rows = self.longest(prompt)
+        return rows.pop(0) if rows else None
+
+
+class RowCache(ABC):
+    """What the engines' caches share: one row per conversation, and the token ids each row has read."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.held: list[bytes] = [b""] * num_rows
+        """The token ids each row has read, as bytes; empty where a row holds nothing of use."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """Keys and values of every layer, each rows x heads x tokens x numbers of a head."""
+
+    @property
+    def num_rows(self) -> int:
+        """Conversations that this cache has memory for."""
+        return len(self.held)
+
+    def hold(self, row: int, ids_T: IntArray) -> None:
+        """Note what a row has read."""
+        self.held[row] = ids_T.tobytes()
+
+    def forget(self) -> None:
+        """Nothing held is of use any more: the weights have changed."""
+        self.held = [b""] * self.num_rows
+
+    def known(self, row: int) -> int:
+        """Tokens that a row has read, shared ones included."""
+        return len(self.held[row]) // np.dtype(np.int64).itemsize
+
+    def continued(self, prompts: Sequence[bytes]) -> dict[int, int]:
+        """Prompts that begin with all a row has read: their number -> the row; a row is given once."""
+        rows = HeldRows(self.held)
+        taken = {number: rows.take(prompt) for number, prompt in enumerate(prompts)}
+        return {number: row for number, row in taken.items() if row is not None}
+
+    def copy_rows(self, source: Sequence[int], target: Sequence[int], tokens: int) -> None:
+        """Copy the first tokens of some rows into others."""
+        if not source:
+            return
+        device = self.tensors[0].device
+        come, go = (torch.tensor(rows, device=device) for rows in (source, target))
+        for tensor in self.tensors:
+            used = tensor[:, :, :tokens]
+            used.index_copy_(0, go, used.index_select(0, come))
 
 
 @dataclass(slots=True)
@@ -32,25 +108,16 @@ class KVMemory:
     version: int
     cache: Any
     mask: torch.Tensor
-    read: list[bytes]
+    held: list[bytes]
     """The token ids each row has read, as bytes."""
 
     def match(self, prompts: Sequence[IntArray], version: int) -> list[int] | None:
         """The row that each prompt continues; None unless every prompt continues one."""
         if version != self.version:
             return None
-        rows = {ids: row for row, ids in enumerate(self.read)}
-        lengths = sorted({len(ids) for ids in self.read}, reverse=True)
-        found = []
-        for prompt in prompts:
-            data = prompt.tobytes()
-            row = next(
-                (rows[data[:n]] for n in lengths if n < len(data) and data[:n] in rows), None
-            )
-            if row is None:
-                return None
-            found.append(row)
-        return found
+        rows = HeldRows(self.held)
+        found = [rows.longest(prompt.tobytes()) for prompt in prompts]
+        return [fitting[-1] for fitting in found] if all(found) else None
 
 
 @dataclass(slots=True)
@@ -72,7 +139,7 @@ class KVRecorder:
         # A cache has one slot less than the mask while its newest token is still unread.
         self.parts.append((indices, layers, mask[at, : layers[0][0].shape[2]]))
 
-    def finish(self, cache: Any, read: Sequence[IntArray], version: int) -> KVMemory | None:
+    def finish(self, cache: Any, held: Sequence[IntArray], version: int) -> KVMemory | None:
         """One memory of all retired rows, in the order of the requests; None when it is too large."""
         if self.num_bytes > MAX_BYTES or not self.parts:
             return None
@@ -83,7 +150,7 @@ class KVRecorder:
             layer.keys = _joined([layers[number][0] for _, layers, _ in self.parts], width, 2)[at]
             layer.values = _joined([layers[number][1] for _, layers, _ in self.parts], width, 2)[at]
         mask = _joined([mask for _, _, mask in self.parts], width, 1)[at]
-        return KVMemory(version, cache, mask, [ids.tobytes() for ids in read])
+        return KVMemory(version, cache, mask, [ids.tobytes() for ids in held])
 
 
 def _holds_all_slots(cache: Any) -> bool:

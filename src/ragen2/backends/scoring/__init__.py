@@ -1,1 +1,1 @@
-"""Scoring: log-probs of given continuations, each shared context read once."""
+"""Scoring: log-probs of given continuations, each shared context run once."""

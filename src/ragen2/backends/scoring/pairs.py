@@ -1,22 +1,29 @@
-"""Score pairs with a causal LM: equal contexts are read once, equal continuations scored once."""
+"""Score pairs with a causal LM: equal contexts are run once, equal continuations scored once.
+
+Two methods give the same numbers. Trees (``tree.py``) need few passes, but an attention that honours their
+mask. Copies of the context's cache, one for each continuation, are slower and ask nothing of the attention:
+they are right for sliding windows, recurrent layers and positions that are read off a plain mask.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ragen2.backends.learner.logprobs import SplitModel
-from ragen2.backends.scoring.copy import score_by_copies
-from ragen2.backends.scoring.tree import Job, score_by_trees
+from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
+from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
+from ragen2.backends.vision.embedding import PositionLookup
 from ragen2.policy import Pair
-from ragen2.types import FloatArray
+from ragen2.types import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
 
-Way = Callable[[SplitModel, Sequence[Job], float, int], list[list[FloatArray]]]
+ScoringMethod = Callable[[SplitModel, Sequence[ScoringJob], float, int], list[list[FloatArray]]]
 UNUSABLE = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 """What architectures raise when a mask has four dimensions and theirs must have two."""
 
@@ -27,27 +34,27 @@ real model; a token that sees a wrong one is off by about as much as other conte
 
 
 class PairScorer:
-    """Scores pairs in the quickest way that this model gives right numbers with."""
+    """Scores pairs by the quickest method that this model gives right numbers with."""
 
     def __init__(self, split_model: SplitModel, max_tokens: int) -> None:
         self.split_model = split_model
         self.max_tokens = max_tokens
-        self._way: Way | None = None
+        self._method: ScoringMethod | None = None
 
-    def try_out(self) -> Way:
+    def method(self) -> ScoringMethod:
         """Trees where the model honours them, copies of the cache elsewhere; found out once."""
-        if self._way is None:
-            self._way = score_by_trees if honours_trees(self.split_model) else score_by_copies
-        return self._way
+        if self._method is None:
+            self._method = score_by_trees if honours_trees(self.split_model) else score_by_copies
+        return self._method
 
     @torch.no_grad()
     def score(self, pairs: Sequence[Pair], temperature: float) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         if not pairs:
             return []
-        jobs, places = _jobs([self._with_image_ids(pair) for pair in pairs])
-        scores = self.try_out()(self.split_model, jobs, temperature, self.max_tokens)
-        return [scores[job][member] for job, member in places]
+        jobs, where = _jobs([self._with_image_ids(pair) for pair in pairs])
+        scores = self.method()(self.split_model, jobs, temperature, self.max_tokens)
+        return [scores[job][member] for job, member in where]
 
     def _with_image_ids(self, pair: Pair) -> Pair:
         if not pair.images:
@@ -67,8 +74,8 @@ def honours_trees(split_model: SplitModel) -> bool:
         return False
     if getattr(config, "_attn_implementation", None) not in {"sdpa", "eager"}:
         return False
-    words = [np.array(ids) for ids in ([4, 5], [4, 6, 7], [8], [4, 6, 7, 3])]
-    jobs = [Job(np.array(ids), tuple(words)) for ids in ([1, 2, 3], [3])]
+    tokens = [np.array(ids) for ids in ([4, 5], [4, 6, 7], [8], [4, 6, 7, 3])]
+    jobs = [ScoringJob(np.array(ids), tuple(tokens)) for ids in ([1, 2, 3], [3])]
     try:
         with torch.no_grad(), torch.autocast(split_model.device.type, enabled=False):
             plain = score_by_copies(split_model, jobs, 1.0, max_tokens=64)
@@ -76,7 +83,7 @@ def honours_trees(split_model: SplitModel) -> bool:
     except UNUSABLE as error:
         logger.debug("no trees for %s: %s", type(split_model.network).__name__, error)
         return False
-    effect = _largest_gap(plain[:1], plain[1:])  # of other words in the context: what a mask hides
+    effect = _largest_gap(plain[:1], plain[1:])  # of other tokens in the context: what a mask hides
     return max(_largest_gap(found, plain) for found in trees) <= ROUNDING * effect
 
 
@@ -95,14 +102,14 @@ def _has_window(config: object, layers: Sequence[str]) -> bool:
     return not layers and getattr(config, "sliding_window", None) is not None
 
 
-def _jobs(pairs: Sequence[Pair]) -> tuple[list[Job], list[tuple[int, int]]]:
+def _jobs(pairs: Sequence[Pair]) -> tuple[list[ScoringJob], list[tuple[int, int]]]:
     """Contexts with their distinct continuations, and where each pair's score will be found."""
     contexts: dict[bytes, int] = {}
-    words: dict[bytes, int] = {}
+    continuations: dict[bytes, int] = {}
     members: list[dict[int, int]] = []
     first: list[int] = []
     texts: list[int] = []
-    places: list[tuple[int, int]] = []
+    where: list[tuple[int, int]] = []
     for index, pair in enumerate(pairs):
         if not len(pair.context_ids_T) or not len(pair.continuation_ids_T):
             raise ValueError(f"pair {index} has an empty context or continuation")
@@ -110,14 +117,99 @@ def _jobs(pairs: Sequence[Pair]) -> tuple[list[Job], list[tuple[int, int]]]:
         if job == len(members):
             members.append({})
             first.append(index)
-        word = words.setdefault(pair.continuation_ids_T.tobytes(), len(words))
-        if word == len(texts):
+        known_as = continuations.setdefault(pair.continuation_ids_T.tobytes(), len(continuations))
+        if known_as == len(texts):
             texts.append(index)
-        places.append((job, members[job].setdefault(word, len(members[job]))))
+        where.append((job, members[job].setdefault(known_as, len(members[job]))))
     return [
-        Job(
+        ScoringJob(
             pairs[index].context_ids_T,
-            tuple(pairs[texts[word]].continuation_ids_T for word in known),
+            tuple(pairs[texts[one]].continuation_ids_T for one in known),
         )
         for index, known in zip(first, members, strict=True)
-    ], places
+    ], where
+
+
+def score_by_copies(
+    split_model: SplitModel, jobs: Sequence[ScoringJob], temperature: float, max_tokens: int
+) -> list[list[FloatArray]]:
+    """Log-prob of every token of every continuation, job by job; contexts one after another."""
+    return [_score_job(split_model, job, temperature, max_tokens) for job in jobs]
+
+
+def _score_job(
+    split_model: SplitModel, job: ScoringJob, temperature: float, max_tokens: int
+) -> list[FloatArray]:
+    context = torch.tensor(job.context_ids_T, device=split_model.device)[None]
+    places = split_model.places([job.context_ids_T]) if split_model.embedder else None
+    hidden, head, cache = split_model(
+        context, torch.ones_like(context), use_cache=True, **_at(places, context, 0)
+    )
+    found: list[FloatArray] = [np.empty(0)] * len(job.continuations)
+    for chunk in _chunks(job, max_tokens):
+        continuations = [job.continuations[i] for i in chunk]
+        start = _Start(context.shape[1], hidden[:, -1], cache, places)
+        rows = _continue(split_model, start, continuations)
+        targets = torch.as_tensor(np.concatenate(continuations), device=split_model.device)
+        logp = target_logprobs(rows, targets, head, temperature).double().cpu().numpy()
+        bounds = np.cumsum([len(ids) for ids in continuations])[:-1]
+        for i, values in zip(chunk, np.split(logp, bounds), strict=True):
+            found[i] = values
+    return found
+
+
+class _Start(NamedTuple):
+    """A context that has run: what its continuations go on from."""
+
+    length: int
+    last_row: torch.Tensor
+    cache: Any
+    places: PositionLookup | None
+
+
+def _at(places: PositionLookup | None, ids: torch.Tensor, first: int) -> dict[str, torch.Tensor]:
+    """Positions from ``first`` on, where they are not what any model reads off the mask."""
+    if places is None:
+        return {}
+    slots = torch.arange(first, first + ids.shape[1], device=ids.device).expand_as(ids)
+    return {"position_ids": places(slots, [0] * len(ids))}
+
+
+def _continue(
+    split_model: SplitModel, start: _Start, continuations: list[IntArray]
+) -> torch.Tensor:
+    """Rows that predict each continuation token, all continuations joined."""
+    length = start.length
+    lengths = [len(ids) for ids in continuations]
+    width = max(lengths)
+    ids = torch.zeros((len(lengths), width), dtype=torch.long)
+    mask = torch.zeros((len(lengths), length + width), dtype=torch.long)
+    mask[:, :length] = 1
+    for row, tokens in enumerate(continuations):
+        ids[row, : len(tokens)] = torch.as_tensor(tokens)
+        mask[row, length : length + len(tokens)] = 1
+    own = copy.deepcopy(start.cache)
+    own.batch_repeat_interleave(len(lengths))
+    ids = ids.to(split_model.device)
+    hidden, _, _ = split_model(
+        ids,
+        mask.to(split_model.device),
+        past_key_values=own,
+        use_cache=True,
+        **_at(start.places, ids, length),
+    )
+    first = start.last_row.expand(len(lengths), 1, -1)
+    shifted = torch.cat([first, hidden[:, :-1]], dim=1)
+    return torch.cat([shifted[row, :length] for row, length in enumerate(lengths)])
+
+
+def _chunks(job: ScoringJob, max_tokens: int) -> list[list[int]]:
+    """Rows, short ones first, so that padded contexts and continuations stay inside the budget."""
+    lengths = [len(ids) for ids in job.continuations]
+    chunks: list[list[int]] = [[]]
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        width = len(job.context_ids_T) + lengths[index]
+        if chunks[-1] and width * (len(chunks[-1]) + 1) > max_tokens:
+            chunks.append([])
+        chunks[-1].append(index)
+    return chunks

@@ -1,8 +1,8 @@
 """Score many continuations under many contexts in few forward passes, without copying a cache.
 
 A row of a forward pass is one context followed by a tree of continuations. A mask lets every token
-of the tree see its context and the tokens before it on its own path, so all continuations are read
-side by side, and what they share is read once. Contexts whose continuations need several trees keep
+of the tree see its context and the tokens before it on its own path, so all continuations run
+side by side, and what they share is computed once. Contexts whose continuations need several trees keep
 their keys and values between the passes; nothing else is kept.
 
 B rows, C tokens of the longest context, W tokens of the widest tree, D hidden width.
@@ -27,20 +27,20 @@ from ragen2.types import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
-    """Tokens in depth-first order, so that what stands below a node is one stretch after it.
+    """Tokens in depth-first order, so that what stands below a node is one run of tokens after it.
 
     Node j is node i itself or before it on its path exactly when ``j <= i < end_W[j]``.
     """
 
     ids_W: IntArray
     parent_W: IntArray
-    """Node read just before; -1 where that is the last token of the context."""
+    """Node just before on the path; -1 where that is the last token of the context."""
     depth_W: IntArray
     end_W: IntArray
     paths: tuple[IntArray, ...]
     """The nodes of each continuation, from its first token to its last."""
     members: tuple[int, ...]
-    """Which continuation each path is: its place in the list the trees were grown from."""
+    """Which continuation each path is: its index in the list the trees were grown from."""
 
     def __len__(self) -> int:
         return len(self.ids_W)
@@ -124,7 +124,7 @@ is compared with the whole tree before the mask is laid on, which is what a CPU 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class ScoringJob:
     """A context with the distinct continuations to be scored after it."""
 
     context_ids_T: IntArray
@@ -132,8 +132,8 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class _Contexts:
-    """The contexts of the rows: their ids and, once read, what later trees need of them."""
+class _ContextRows:
+    """The contexts of the rows: their ids and, once they have run, what later trees need of them."""
 
     ids_BC: torch.Tensor
     length_B: torch.Tensor
@@ -145,7 +145,7 @@ class _Contexts:
 
 def score_by_trees(
     split_model: SplitModel,
-    jobs: Sequence[Job],
+    jobs: Sequence[ScoringJob],
     temperature: float,
     max_tokens: int,
     *,
@@ -153,19 +153,19 @@ def score_by_trees(
 ) -> list[list[FloatArray]]:
     """Log-prob of every token of every continuation, job by job.
 
-    A pass reads at most ``max_tokens`` padded tokens, and the contexts kept between passes are no
+    A pass has at most ``max_tokens`` padded tokens, and the contexts kept between passes are no
     more than that; only a single context with its longest continuation may be longer. Trees are at
     most ``width`` wide, by default what suits the device.
     """
     widest = width or TREE_WIDTH.get(split_model.device.type, max(TREE_WIDTH.values()))
     forest = _forest([job.continuations for job in jobs], max(1, min(widest, max_tokens // 2)))
-    read = [
+    passes = [
         piece
         for batch in _batches(jobs, forest, max_tokens)
-        for piece in _read_batch(split_model, jobs, forest, batch, temperature)
+        for piece in _run_batch(split_model, jobs, forest, batch, temperature)
     ]
     found: list[list[FloatArray]] = [[np.empty(0)] * len(job.continuations) for job in jobs]
-    for rows, trees, logp in read:  # copied off the device last, so that no pass waits for it
+    for rows, trees, logp in passes:  # copied off the device last, so that no pass waits for it
         values = logp.double().cpu().numpy()
         ends = np.cumsum([len(tree) for tree in trees])[:-1]
         for row, tree, nodes in zip(rows, trees, np.split(values, ends), strict=True):
@@ -175,9 +175,9 @@ def score_by_trees(
 
 
 def _batches(
-    jobs: Sequence[Job], forest: Sequence[Sequence[TokenTree]], max_tokens: int
+    jobs: Sequence[ScoringJob], forest: Sequence[Sequence[TokenTree]], max_tokens: int
 ) -> Iterator[list[int]]:
-    """Contexts that are read together; neighbours in length need the least padding."""
+    """Contexts that run together; neighbours in length need the least padding."""
     batch: list[int] = []
     widest = 0
     for index in sorted(range(len(jobs)), key=lambda i: len(jobs[i].context_ids_T)):
@@ -192,9 +192,9 @@ def _batches(
         yield batch
 
 
-def _read_batch(
+def _run_batch(
     split_model: SplitModel,
-    jobs: Sequence[Job],
+    jobs: Sequence[ScoringJob],
     forest: Sequence[Sequence[TokenTree]],
     batch: Sequence[int],
     temperature: float,
@@ -204,7 +204,7 @@ def _read_batch(
     contexts = _pad_contexts(split_model, [jobs[index].context_ids_T for index in batch], most > 1)
     for turn in range(most):
         trees = [forest[index][turn] if turn < len(forest[index]) else None for index in batch]
-        logp = _read_trees(split_model, contexts, trees, temperature)
+        logp = _run_trees(split_model, contexts, trees, temperature)
         rows = [index for index, tree in zip(batch, trees, strict=True) if tree is not None]
         yield rows, [tree for tree in trees if tree is not None], logp
 
@@ -223,13 +223,13 @@ def _forest(members: Sequence[tuple[IntArray, ...]], width: int) -> list[list[To
 
 def _pad_contexts(
     split_model: SplitModel, contexts: Sequence[IntArray], is_kept: bool
-) -> _Contexts:
+) -> _ContextRows:
     width = max(len(ids) for ids in contexts)
     ids_BC = np.zeros((len(contexts), width), dtype=np.int64)
     for row, ids in enumerate(contexts):
         ids_BC[row, : len(ids)] = ids
     layer = partial(_ContextLayer, width)
-    return _Contexts(
+    return _ContextRows(
         ids_BC=torch.from_numpy(ids_BC).to(split_model.device),
         length_B=torch.tensor([len(ids) for ids in contexts], device=split_model.device),
         places=split_model.places(contexts),
@@ -259,13 +259,13 @@ class _ContextLayer(DynamicLayer):  # type: ignore[misc]  # transformers is unty
         )
 
 
-def _read_trees(
+def _run_trees(
     split_model: SplitModel,
-    contexts: _Contexts,
+    contexts: _ContextRows,
     trees: Sequence[TokenTree | None],
     temperature: float,
 ) -> torch.Tensor:
-    """Log-prob of every node of the rows' trees, joined; the first call also reads the contexts."""
+    """Log-prob of every node of the rows' trees, joined; the first call also runs the contexts."""
     width = max(len(tree) for tree in trees if tree is not None)
     plan = np.zeros((4, len(trees), width), dtype=np.int64)
     plan[3] = np.arange(1, width + 1)  # padding sees itself, since seeing nothing is not a number
@@ -283,12 +283,12 @@ def _read_trees(
 
 def _forward(
     split_model: SplitModel,
-    contexts: _Contexts,
+    contexts: _ContextRows,
     ids: torch.Tensor,
     depth: torch.Tensor,
     end: torch.Tensor,
 ) -> tuple[torch.Tensor, Any]:
-    """Hidden states after the contexts and after each node, and the head that reads them."""
+    """Hidden states after the contexts and after each node, and the head for them."""
     length = contexts.length_B[:, None]
     positions = length + depth
     mask = _tree_mask(contexts, end)
@@ -310,7 +310,7 @@ def _forward(
     return torch.cat([contexts.last_BD[:, None], hidden[:, -end.shape[1] :]], dim=1), head
 
 
-def _tree_mask(contexts: _Contexts, end: torch.Tensor) -> torch.Tensor:
+def _tree_mask(contexts: _ContextRows, end: torch.Tensor) -> torch.Tensor:
     """What the nodes see: the real tokens of their context, themselves and the nodes above them."""
     rows, width = end.shape
     column = torch.arange(contexts.ids_BC.shape[1], device=end.device)
@@ -320,7 +320,7 @@ def _tree_mask(contexts: _Contexts, end: torch.Tensor) -> torch.Tensor:
     return torch.cat([is_real[:, None].expand(rows, width, len(column)), sees], dim=2)
 
 
-def _context_mask(contexts: _Contexts, width: int) -> torch.Tensor:
+def _context_mask(contexts: _ContextRows, width: int) -> torch.Tensor:
     """What context tokens see: those up to themselves, never the tree."""
     rows, length = contexts.ids_BC.shape
     causal = torch.ones((length, length), dtype=torch.bool, device=contexts.ids_BC.device).tril()

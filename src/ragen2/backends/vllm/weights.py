@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ragen2.backends.learner.saving import disk_errors
+from ragen2.backends.device import disk_errors
 from ragen2.backends.sampling.kv_cache import weights_version
 
 WEIGHTS_FILE = "model.safetensors"

@@ -18,7 +18,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
-from ragen2.backends.learner.batches import even_parts, random_parts
+from ragen2.backends.learner.microbatches import even_parts, random_parts
 from ragen2.errors import ConfigError, RunError
 from ragen2.integrations.verl.credit import credit
 from ragen2.integrations.verl.layout import laid_out

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from ragen2.backends.sampling.draws import cut, invert
+from ragen2.backends.sampling.choosing import EndRules, cut, invert
 from ragen2.backends.sampling.gpu import kernels
 from ragen2.policy import SamplingParams
 
@@ -51,11 +51,11 @@ class Lanes:
 
     @property
     def token_B(self) -> torch.Tensor:
-        """The token that is read next."""
+        """The token that goes through the model next."""
         return self.state_6B[0]
 
     @property
-    def slot_B(self) -> torch.Tensor:
+    def row_B(self) -> torch.Tensor:
         """Row of the cache."""
         return self.state_6B[1]
 
@@ -65,7 +65,7 @@ class Lanes:
         return self.state_6B[2]
 
     @property
-    def row_B(self) -> torch.Tensor:
+    def output_B(self) -> torch.Tensor:
         """Row of the output."""
         return self.state_6B[3]
 
@@ -90,17 +90,18 @@ class Output:
         self.logp_RT = torch.zeros((rows, tokens), dtype=torch.float32, device=device)
         self.written_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.heat = torch.ones(1, dtype=torch.float32, device=device)
+        self.temperature = torch.ones(1, dtype=torch.float32, device=device)
 
 
 class Chooser:
-    """Draws a token a lane from logits and writes it down."""
+    """Draws a token per lane from logits and writes it down."""
 
-    def __init__(self, vocabulary: int, eos_ids: frozenset[int], device: torch.device) -> None:
-        self.vocabulary = vocabulary
-        self.is_eos_V = torch.zeros(vocabulary, dtype=torch.int8, device=device)
-        self.is_eos_V[[token for token in eos_ids if token < vocabulary]] = 1
-        self._blocks = triton.cdiv(vocabulary, VOCABULARY_BLOCK)
+    def __init__(self, ends: EndRules, device: torch.device) -> None:
+        self._ends = ends
+        self._tables: dict[tuple[str, ...], torch.Tensor] = {}
+        self.is_eos_V = torch.from_numpy(ends.is_eos_V).to(device, torch.int8)
+        self.vocabulary = len(self.is_eos_V)
+        self._blocks = triton.cdiv(self.vocabulary, VOCABULARY_BLOCK)
         self._parts: tuple[torch.Tensor, ...] = ()
 
     def reserve(self, lanes: int) -> None:
@@ -113,11 +114,9 @@ class Chooser:
             torch.empty(lanes, device=device),
         )
 
-    def choose(
-        self, logits: torch.Tensor, lanes: Lanes, out: Output, rule: Rule, table_SV: torch.Tensor
-    ) -> None:
+    def choose(self, logits: torch.Tensor, lanes: Lanes, out: Output, rule: Rule) -> None:
         """One more token in every lane that still writes."""
-        logp_B = self._parts[3]
+        logp_B, table_SV = self._parts[3], self._table(rule.stop)
         if rule.cuts:
             self._draw_cut(logits, lanes, out, rule)
         else:
@@ -125,7 +124,7 @@ class Chooser:
         kernels.advance[(len(lanes.token_B),)](
             lanes.token_B,
             logp_B,
-            lanes.row_B,
+            lanes.output_B,
             lanes.position_B,
             lanes.stop_B,
             lanes.done_B,
@@ -142,12 +141,19 @@ class Chooser:
         )
         out.step += 1
 
+    def _table(self, stop: tuple[str, ...]) -> torch.Tensor:
+        """The stop strings' table on the device; it stays where it is, because graphs point at it."""
+        if stop not in self._tables:
+            table = self._ends.table(stop).next_SV
+            self._tables[stop] = torch.from_numpy(table).to(self.is_eos_V.device)
+        return self._tables[stop]
+
     def _draw(self, logits: torch.Tensor, lanes: Lanes, out: Output, *, greedy: bool) -> None:
         top_BJ, sum_BJ, best_BJ, logp_B = self._parts
         count = len(logits)
         kernels.block_sums[(count, self._blocks)](
             logits,
-            out.heat,
+            out.temperature,
             top_BJ,
             sum_BJ,
             best_BJ,
@@ -157,12 +163,12 @@ class Chooser:
         )
         kernels.draw[(count,)](
             logits,
-            out.heat,
+            out.temperature,
             top_BJ,
             sum_BJ,
             best_BJ,
             out.uniform_RT,
-            lanes.row_B,
+            lanes.output_B,
             out.step,
             lanes.token_B,
             logp_B,
@@ -176,9 +182,9 @@ class Chooser:
 
     def _draw_cut(self, logits: torch.Tensor, lanes: Lanes, out: Output, rule: Rule) -> None:
         """With top-k or top-p: the same draw among fewer tokens; log-probs stay those of all."""
-        logp = torch.log_softmax(logits.float() / out.heat, dim=-1)
+        logp = torch.log_softmax(logits.float() / out.temperature, dim=-1)
         cumulative = cut(logp, top_k=rule.top_k, top_p=rule.top_p).cumsum(-1)
-        draws = out.uniform_RT[lanes.row_B].gather(1, out.step.expand(len(logits), 1))
+        draws = out.uniform_RT[lanes.output_B].gather(1, out.step.expand(len(logits), 1))
         tokens = invert(cumulative, draws)
         lanes.token_B.copy_(tokens)
         self._parts[3][: len(logits)] = logp.gather(-1, tokens[:, None]).squeeze(-1)

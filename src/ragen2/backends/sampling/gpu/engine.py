@@ -7,25 +7,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ragen2.backends.decoder import Family
-from ragen2.backends.sampling.gpu.cache import Place, SlotCache
+from ragen2.backends.decoder import Decoder, DecoderWeights
+from ragen2.backends.sampling.choosing import EndRules, need_numbers, uniforms
+from ragen2.backends.sampling.gpu.cache import GPUCache, RowAssignment
 from ragen2.backends.sampling.gpu.choose import Chooser, Lanes, Output, Rule
-from ragen2.backends.sampling.gpu.forward import PROMPT_BLOCK, Forward, Packed
-from ragen2.backends.sampling.gpu.weights import EngineWeights
+from ragen2.backends.sampling.gpu.forward import PROMPT_BLOCK, GPUForward, PackedPrompts
 from ragen2.backends.sampling.kv_cache import weights_version
-from ragen2.backends.sampling.stops import StopTable, token_texts
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
-from ragen2.seeding import stream
 from ragen2.types import Completion, Finish, IntArray
 
 BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512)
-"""Batch sizes that graphs are captured for; a batch runs in the smallest that holds it."""
+"""Batch sizes that graphs are captured for, since a graph's shapes are fixed; a batch runs in the smallest
+that holds it."""
 TOKENS_PER_LOOK = 8
-"""Tokens decoded between two looks at which sequences have ended."""
-READ_TOKENS = 2**15
-"""New prompt tokens that are read at once."""
+"""Tokens decoded between two looks at which sequences have ended: a look waits for the device."""
+PREFILL_TOKENS = 2**15
+"""New prompt tokens that are prefilled at once."""
 
 Replay = Callable[[], None]
 
@@ -35,32 +33,30 @@ class GPUEngine:
 
     def __init__(
         self,
-        family: Family,
+        decoder: Decoder,
         tokenizer: TemplateTokenizer,
         *,
         dtype: torch.dtype,
         max_batch: int = BUCKETS[-1],
     ) -> None:
         self.tokenizer = tokenizer
-        self.network = family.network
-        self.device = family.embed.weight.device
+        self.network = decoder.network
+        self.device = decoder.device
         self.max_batch = min(max_batch, BUCKETS[-1])
-        self.weights = EngineWeights(family, dtype)
-        self.cache = SlotCache(
-            len(family.blocks), family.num_kv_heads, family.head_dim, dtype, self.device
+        self.weights = DecoderWeights(decoder, dtype)
+        self.cache = GPUCache(
+            len(decoder.layers), decoder.num_kv_heads, decoder.head_dim, dtype, self.device
         )
-        self.forward = Forward(self.weights, self.cache, dtype)
-        self.chooser = Chooser(family.vocabulary, tokenizer.eos_ids, self.device)
+        self.forward = GPUForward(self.weights, self.cache, dtype)
+        self.chooser = Chooser(EndRules(tokenizer, decoder.vocabulary), self.device)
         self.lanes = Lanes.empty(0, self.device)
         self.out = Output(0, 0, self.device)
-        self._tables: dict[tuple[str, ...], torch.Tensor] = {}
-        self._texts: list[str] = []
         self._room = 1
         self._graphs: dict[tuple[int, Rule], Replay] = {}
 
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request, in order."""
+        """One completion per request, in order."""
         if self.weights.refresh(weights_version(self.network)):
             self.cache.forget()
         longest = max(len(request.prompt_ids_T) for request in requests) + params.max_tokens
@@ -74,22 +70,22 @@ class GPUEngine:
         self, requests: Sequence[Request], params: SamplingParams, longest: int
     ) -> list[Completion]:
         prompts = [request.prompt_ids_T for request in requests]
-        slots = len(requests) + self.cache.waiting(prompts)
-        self._reserve(len(requests), slots, params.max_tokens, longest)
-        places = self.cache.with_image_ids(prompts)
-        normed = self._read(prompts, places)
+        cache_rows = len(requests) + self.cache.waiting(prompts)
+        self._reserve(len(requests), cache_rows, params.max_tokens, longest)
+        assigned = self.cache.assign(prompts)
+        normed = self._prefill(prompts, assigned)
         self._set_draws(requests, params)
         rule = Rule.of(params)
         for start in range(0, len(requests), self.max_batch):
             rows = range(start, min(start + self.max_batch, len(requests)))
-            self._seat(rows, prompts, places)
+            self._fill_lanes(rows, prompts, assigned)
             self._write(normed[start : rows.stop], rule, params.max_tokens)
-        return self._completions(requests, places, params)
+        return self._completions(requests, assigned, params)
 
-    def _reserve(self, rows: int, slots: int, tokens: int, longest: int) -> None:
+    def _reserve(self, rows: int, cache_rows: int, tokens: int, longest: int) -> None:
         """Room for this call; graphs that point at memory which has moved are dropped."""
-        slots = min(_bucket(slots) if slots <= BUCKETS[-1] else slots, max(rows, self._room))
-        moved = self.cache.reserve(slots, longest)
+        even = _bucket(cache_rows) if cache_rows <= BUCKETS[-1] else cache_rows
+        moved = self.cache.reserve(min(even, max(rows, self._room)), longest)
         self.forward.reserve_positions(self.cache.num_tokens)
         lanes = _bucket(min(rows, self.max_batch))
         if self.forward.reserve_lanes(lanes):
@@ -102,109 +98,116 @@ class GPUEngine:
         if moved:
             self._graphs.clear()
 
-    def _read(self, prompts: Sequence[IntArray], places: Sequence[Place]) -> torch.Tensor:
+    def _prefill(
+        self, prompts: Sequence[IntArray], assigned: Sequence[RowAssignment]
+    ) -> torch.Tensor:
         """Bring every prompt into the cache; the hidden state that its first token is drawn from."""
-        leaders = [row for row, place in enumerate(places) if place.copy_of == row]
+        leaders = [row for row, one in enumerate(assigned) if one.copy_of == row]
         found: dict[int, torch.Tensor] = {}
         part: list[int] = []
         size = 0
         for row in leaders:
-            new = len(prompts[row]) - places[row].known
-            if part and size + new > READ_TOKENS:
-                found |= self._read_part(part, prompts, places)
+            new = len(prompts[row]) - assigned[row].known
+            if part and size + new > PREFILL_TOKENS:
+                found |= self._prefill_part(part, prompts, assigned)
                 part, size = [], 0
             part.append(row)
             size += new
-        found |= self._read_part(part, prompts, places)
-        copies = [
-            (places[place.copy_of].slot, place.slot)
-            for row, place in enumerate(places)
-            if place.copy_of != row
-        ]
-        self.cache.copy_rows(copies, max(map(len, prompts)))
+        found |= self._prefill_part(part, prompts, assigned)
+        copies = [one for row, one in enumerate(assigned) if one.copy_of != row]
+        self.cache.copy_rows(
+            [assigned[one.copy_of].row for one in copies],
+            [one.row for one in copies],
+            max(map(len, prompts)),
+        )
         order = {row: number for number, row in enumerate(found)}
-        pick = torch.tensor([order[place.copy_of] for place in places], device=self.device)
+        pick = torch.tensor([order[one.copy_of] for one in assigned], device=self.device)
         return torch.stack(list(found.values()))[pick]
 
-    def _read_part(
-        self, rows: Sequence[int], prompts: Sequence[IntArray], places: Sequence[Place]
+    def _prefill_part(
+        self, rows: Sequence[int], prompts: Sequence[IntArray], assigned: Sequence[RowAssignment]
     ) -> dict[int, torch.Tensor]:
-        new = [prompts[row][places[row].known :] for row in rows]
+        new = [prompts[row][assigned[row].known :] for row in rows]
         counts = [len(ids) for ids in new]
         ends = np.cumsum(counts)
         blocks = [
             (
                 end - count + at,
-                places[row].slot,
-                places[row].known + at,
+                assigned[row].row,
+                assigned[row].known + at,
                 min(PROMPT_BLOCK, count - at),
             )
             for row, count, end in zip(rows, counts, ends, strict=True)
             for at in range(0, count, PROMPT_BLOCK)
         ]
         positions = np.concatenate(
-            [places[row].known + np.arange(count) for row, count in zip(rows, counts, strict=True)]
+            [
+                assigned[row].known + np.arange(count)
+                for row, count in zip(rows, counts, strict=True)
+            ]
         )
-        packed = Packed(
+        packed = PackedPrompts(
             self._put(np.concatenate(new)),
-            self._put(np.repeat([places[row].slot for row in rows], counts)),
+            self._put(np.repeat([assigned[row].row for row in rows], counts)),
             self._put(positions),
             self._put(np.array(blocks, dtype=np.int64).T.copy()),
         )
-        return dict(zip(rows, self.forward.read(packed, self._put(ends - 1)), strict=True))
+        return dict(zip(rows, self.forward.prefill(packed, self._put(ends - 1)), strict=True))
 
     def _put(self, values: IntArray) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
         return tensor.to(self.device, non_blocking=True)
 
     def _set_draws(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        uniforms = np.zeros((len(requests), params.max_tokens), dtype=np.float32)
+        uniform_RT = np.zeros((len(requests), params.max_tokens), dtype=np.float32)
         if params.temperature > 0.0:
-            for row, request in enumerate(requests):
-                uniforms[row] = stream(*request.key).random(params.max_tokens)
-        self.out.uniform_RT[: len(requests)] = torch.from_numpy(uniforms).to(self.device)
-        self.out.heat.fill_(params.temperature or 1.0)
+            uniform_RT[:] = uniforms(requests, params.max_tokens)
+        self.out.uniform_RT[: len(requests)] = torch.from_numpy(uniform_RT).to(self.device)
+        self.out.temperature.fill_(params.temperature or 1.0)
 
-    def _seat(self, rows: range, prompts: Sequence[IntArray], places: Sequence[Place]) -> None:
+    def _fill_lanes(
+        self, rows: range, prompts: Sequence[IntArray], assigned: Sequence[RowAssignment]
+    ) -> None:
         """Put requests into the first lanes; lanes without one write where nobody reads."""
-        width = self.lanes.state_6B.shape[1]
-        state = np.zeros((6, width), dtype=np.int64)
-        state[1], state[5] = self.cache.trash, 1
-        count = len(rows)
-        state[1, :count] = [places[row].slot for row in rows]
-        state[2, :count] = [len(prompts[row]) - 1 for row in rows]
-        state[3, :count] = rows
-        state[5, :count] = 0
-        self.lanes.state_6B.copy_(torch.from_numpy(state))
+        state, count = Lanes.empty(len(self.lanes.token_B), torch.device("cpu")), len(rows)
+        state.row_B.fill_(self.cache.trash)
+        state.done_B.fill_(1)
+        state.row_B[:count] = torch.tensor([assigned[row].row for row in rows])
+        # The position of the last prompt token: choosing the first new one moves it on.
+        state.position_B[:count] = torch.tensor([len(prompts[row]) - 1 for row in rows])
+        state.output_B[:count] = torch.tensor(rows)
+        state.done_B[:count] = 0
+        self.lanes.state_6B.copy_(state.state_6B)
         self.out.step.zero_()
 
     def _write(self, normed: torch.Tensor, rule: Rule, tokens: int) -> None:
-        """Decode the seated lanes to their end; sequences that have ended make room."""
-        seated = len(normed)
-        self._choose(self.forward.logits(normed), seated, rule)
+        """Decode the filled lanes to their end; sequences that have ended leave their lanes."""
+        filled = len(normed)
+        self._choose(self.forward.logits(normed), filled, rule)
         for written in range(1, tokens):
             if written % TOKENS_PER_LOOK == 1:
-                seated = self._unseat_ended(seated)
-                if not seated:
+                filled = self._close_up(filled)
+                if not filled:
                     return
-                replay = self._replay(_bucket(seated), rule)
+                replay = self._replay(_bucket(filled), rule)
             replay()
 
     def _choose(self, logits: torch.Tensor, count: int, rule: Rule) -> None:
-        self.chooser.choose(logits, self.lanes.first(count), self.out, rule, self._table(rule.stop))
+        self.chooser.choose(logits, self.lanes.first(count), self.out, rule)
 
-    def _unseat_ended(self, seated: int) -> int:
-        """Close up lanes that have ended, if that makes a smaller batch; how many are seated now."""
-        state = self.lanes.state_6B
-        going = torch.nonzero(state[5, :seated] == 0).flatten()
+    def _close_up(self, filled: int) -> int:
+        """Close up lanes that have ended, if that makes a smaller batch; how many are filled now."""
+        lanes = self.lanes.first(filled)
+        going = torch.nonzero(lanes.done_B == 0).flatten()
         count = len(going)
-        if count and _bucket(count) < _bucket(seated):
-            moved = state[:, going]
-            state[1, :seated], state[5, :seated] = self.cache.trash, 1
-            state[2, :seated] = 0
-            state[:, :count] = moved
+        if count and _bucket(count) < _bucket(filled):
+            moved = lanes.state_6B[:, going]
+            lanes.row_B.fill_(self.cache.trash)
+            lanes.done_B.fill_(1)
+            lanes.position_B.zero_()  # attention over the spare row is then over nothing
+            lanes.first(count).state_6B.copy_(moved)
             return count
-        return seated if count else 0
+        return filled if count else 0
 
     def _replay(self, lanes: int, rule: Rule) -> Replay:
         """One step of decoding for so many lanes, captured the first time it is asked for."""
@@ -216,14 +219,19 @@ class GPUEngine:
 
     def _decode(self, count: int, rule: Rule) -> None:
         lanes = self.lanes.first(count)
-        logits = self.forward.decode(lanes.token_B, lanes.slot_B, lanes.position_B)
+        logits = self.forward.decode(lanes.token_B, lanes.row_B, lanes.position_B)
         self._choose(logits, count, rule)
 
     def _capture(self, step: Replay) -> Replay:
-        """Record the kernels of a step; a first run beside the data compiles what has to be compiled."""
+        """Record the kernels of a step; a first run beside the data compiles what has to be compiled.
+
+        Triton's compilation and cuBLAS's workspaces must not happen while a graph is being recorded. That
+        first run does compute, so all lanes are sent to the row that nobody reads and marked as done, and
+        what it changes is put back; it is on a side stream, as torch asks. Recording computes nothing.
+        """
         saved, at = self.lanes.state_6B.clone(), self.out.step.clone()
         self.lanes.state_6B.zero_()
-        self.lanes.slot_B.fill_(self.cache.trash)
+        self.lanes.row_B.fill_(self.cache.trash)
         self.lanes.done_B.fill_(1)
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         side.wait_stream(torch.cuda.current_stream(self.device))
@@ -238,16 +246,8 @@ class GPUEngine:
         replay: Replay = graph.replay
         return replay
 
-    def _table(self, stop: tuple[str, ...]) -> torch.Tensor:
-        if stop not in self._tables:
-            vocabulary = self.chooser.vocabulary
-            self._texts = self._texts or token_texts(self.tokenizer.hf, vocabulary)
-            table = StopTable.of(stop, self._texts).next_SV
-            self._tables[stop] = torch.from_numpy(table).to(self.device)
-        return self._tables[stop]
-
     def _completions(
-        self, requests: Sequence[Request], places: Sequence[Place], params: SamplingParams
+        self, requests: Sequence[Request], assigned: Sequence[RowAssignment], params: SamplingParams
     ) -> list[Completion]:
         """Bring what was written to the host, and note what the cache's rows now hold."""
         count = len(requests)
@@ -257,13 +257,9 @@ class GPUEngine:
         completions = []
         for row, request in enumerate(requests):
             ids_T, logp_T = ids_RT[row, : written[row]].copy(), logp_RT[row, : written[row]].copy()
-            if np.isnan(logp_T).any():
-                raise RunError(
-                    "the model's output is not a number; its weights are broken: go on from an earlier "
-                    "checkpoint, with a lower learner.lr"
-                )
-            read = np.concatenate([request.prompt_ids_T, ids_T[:-1]])
-            self.cache.hold(places[row].slot, read)
+            need_numbers(logp_T)
+            held_T = np.concatenate([request.prompt_ids_T, ids_T[:-1]])
+            self.cache.hold(assigned[row].row, held_T)
             text = self.tokenizer.decode(ids_T.tolist())
             completions.append(Completion(ids_T, logp_T, text, self._finish(ids_T, text, params)))
         return completions

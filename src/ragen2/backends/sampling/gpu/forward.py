@@ -1,4 +1,9 @@
-"""The forward pass of the GPU engine: eight kernels a layer, for decoding and for reading prompts."""
+"""The forward pass of the GPU engine: eight kernels per layer, for decoding and for prefilling prompts.
+
+It is not the CPU engine's nor the learner's: every result goes into memory that was reserved before, so
+that a step of decoding can be captured in a CUDA graph and replayed without Python, and decoding's
+attention reads rows of the cache where they lie.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +12,38 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from ragen2.backends.decoder import DecoderWeights, LayerWeights
+from ragen2.backends.kernels import GATE_BLOCK, add_norm, gate
 from ragen2.backends.sampling.gpu import kernels
-from ragen2.backends.sampling.gpu.cache import SlotCache
-from ragen2.backends.sampling.gpu.weights import BlockWeights, EngineWeights
+from ragen2.backends.sampling.gpu.cache import GPUCache
 
 PROMPT_BLOCK = 64
 """New tokens of one sequence that one program of the prompt's attention has."""
 KEY_BLOCK = 64
-GATE_BLOCK = 1024
+"""Keys that a program of attention looks at in one turn of its loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedPrompts:
     """New tokens of several sequences, one after the other, and where each goes in the cache."""
 
     token_N: torch.Tensor
-    slot_N: torch.Tensor
+    row_N: torch.Tensor
     position_N: torch.Tensor
     block_4M: torch.Tensor
-    """Per block of attention: first token, slot, first position, count."""
+    """Per block of attention: first token, row of the cache, first position, count."""
 
 
-class Forward:
+class GPUForward:
     """Runs tokens through the model against a cache; scratch memory is kept, so graphs can hold on to it."""
 
-    def __init__(self, weights: EngineWeights, cache: SlotCache, dtype: torch.dtype) -> None:
-        family = weights.family
+    def __init__(self, weights: DecoderWeights, cache: GPUCache, dtype: torch.dtype) -> None:
+        decoder = weights.decoder
         self.weights, self.cache, self.dtype = weights, cache, dtype
-        self.hidden = int(weights.embed.shape[1])
-        self.inner = int(weights.blocks[0].down.shape[1])
-        self.nq, self.nkv, self.dim = family.num_heads, family.num_kv_heads, family.head_dim
-        self.eps = family.eps
-        self.scale = self.dim**-0.5
-        self.device = weights.embed.device
+        self.hidden, self.inner = decoder.hidden, decoder.inner
+        self.nq, self.nkv, self.dim = decoder.num_heads, decoder.num_kv_heads, decoder.head_dim
+        self.eps, self.scale = decoder.eps, decoder.scale
+        self.device = decoder.device
         self._cos = self._sin = torch.empty(0, device=self.device)
         self._scratch: dict[str, torch.Tensor] = {}
 
@@ -47,7 +51,7 @@ class Forward:
         """Rotations for positions up to ``length``."""
         if len(self._cos) < length:
             self._cos, self._sin = (
-                table.contiguous() for table in self.weights.family.rotary(length)
+                table.contiguous() for table in self.weights.decoder.rotary(length)
             )
 
     def reserve_lanes(self, lanes: int) -> bool:
@@ -58,25 +62,25 @@ class Forward:
         return True
 
     def decode(
-        self, token_B: torch.Tensor, slot_B: torch.Tensor, position_B: torch.Tensor
+        self, token_B: torch.Tensor, row_B: torch.Tensor, position_B: torch.Tensor
     ) -> torch.Tensor:
         """Logits after one more token in each lane; the token enters the cache at its position."""
         lanes = len(token_B)
         buffers = {name: buffer[:lanes] for name, buffer in self._scratch.items()}
         self._embed(token_B, buffers)
-        for number, block in enumerate(self.weights.blocks):
-            self._project(buffers["normed"], block, buffers["qkv"])
+        for number, layer in enumerate(self.weights.layers):
+            self._project(buffers["normed"], layer, buffers["qkv"])
             kernels.decode_attention[(lanes, self.nkv)](
                 buffers["qkv"],
                 buffers["attended"],
                 self.cache.keys[number],
                 self.cache.values[number],
-                slot_B,
+                row_B,
                 position_B,
                 self._cos,
                 self._sin,
-                block.q_norm,
-                block.k_norm,
+                layer.q_norm,
+                layer.k_norm,
                 self.eps,
                 self.scale,
                 *self._strides(),
@@ -84,30 +88,30 @@ class Forward:
                 NKV=self.nkv,
                 D=self.dim,
                 BLOCK_N=KEY_BLOCK,
-                HAS_NORM=block.q_norm is not None,
+                HAS_NORM=layer.q_norm is not None,
                 num_warps=4,
             )
-            self._finish_block(number, block, buffers)
+            self._finish_layer(number, layer, buffers)
         return self._logits(buffers["normed"], buffers["logits"])
 
-    def read(self, packed: Packed, last_R: torch.Tensor) -> torch.Tensor:
+    def prefill(self, packed: PackedPrompts, last_R: torch.Tensor) -> torch.Tensor:
         """Put new tokens into the cache; the normed hidden states of the tokens at ``last_R``."""
         count = len(packed.token_N)
         buffers = self._buffers(count, with_logits=False)
         self._embed(packed.token_N, buffers)
-        for number, block in enumerate(self.weights.blocks):
-            self._project(buffers["normed"], block, buffers["qkv"])
+        for number, layer in enumerate(self.weights.layers):
+            self._project(buffers["normed"], layer, buffers["qkv"])
             keys, values = self.cache.keys[number], self.cache.values[number]
             kernels.rotate_and_store[(count,)](
                 buffers["qkv"],
                 keys,
                 values,
-                packed.slot_N,
+                packed.row_N,
                 packed.position_N,
                 self._cos,
                 self._sin,
-                block.q_norm,
-                block.k_norm,
+                layer.q_norm,
+                layer.k_norm,
                 self.eps,
                 *self._strides(),
                 NQ=self.nq,
@@ -115,7 +119,7 @@ class Forward:
                 NQ_2=triton.next_power_of_2(self.nq),
                 NKV_2=triton.next_power_of_2(self.nkv),
                 D=self.dim,
-                HAS_NORM=block.q_norm is not None,
+                HAS_NORM=layer.q_norm is not None,
                 num_warps=2,
             )
             kernels.prompt_attention[(packed.block_4M.shape[1], self.nq)](
@@ -133,7 +137,7 @@ class Forward:
                 BLOCK_N=KEY_BLOCK,
                 num_warps=4,
             )
-            self._finish_block(number, block, buffers)
+            self._finish_layer(number, layer, buffers)
         return buffers["normed"][last_R]
 
     def logits(self, normed: torch.Tensor) -> torch.Tensor:
@@ -151,7 +155,7 @@ class Forward:
         kernels.embed_norm[(len(token_N),)](
             token_N,
             self.weights.embed,
-            self.weights.blocks[0].norm,
+            self.weights.layers[0].norm,
             buffers["residual"],
             buffers["normed"],
             self.eps,
@@ -159,34 +163,36 @@ class Forward:
             BLOCK=triton.next_power_of_2(self.hidden),
         )
 
-    def _project(self, normed: torch.Tensor, block: BlockWeights, out: torch.Tensor) -> None:
-        if block.qkv_bias is None:
-            torch.mm(normed, block.qkv.t(), out=out)
+    def _project(self, normed: torch.Tensor, layer: LayerWeights, out: torch.Tensor) -> None:
+        if layer.qkv_bias is None:
+            torch.mm(normed, layer.qkv.t(), out=out)
         else:
-            torch.addmm(block.qkv_bias, normed, block.qkv.t(), out=out)
+            torch.addmm(layer.qkv_bias, normed, layer.qkv.t(), out=out)
 
-    def _finish_block(
-        self, number: int, block: BlockWeights, buffers: dict[str, torch.Tensor]
+    def _finish_layer(
+        self, number: int, layer: LayerWeights, buffers: dict[str, torch.Tensor]
     ) -> None:
         """From attention's output to the normed input of the next layer."""
         delta, count = buffers["delta"], len(buffers["delta"])
-        torch.mm(buffers["attended"], block.o.t(), out=delta)
-        self._add_norm(block.mlp_norm, buffers)
-        torch.mm(buffers["normed"], block.gate_up.t(), out=buffers["both"])
-        kernels.gate[(count, triton.cdiv(self.inner, GATE_BLOCK))](
+        torch.mm(buffers["attended"], layer.o.t(), out=delta)
+        self._add_norm(layer.mlp_norm, buffers)
+        (gate_up,) = layer.gate_up
+        torch.mm(buffers["normed"], gate_up.t(), out=buffers["both"])
+        gate[(count, triton.cdiv(self.inner, GATE_BLOCK))](
             buffers["both"], buffers["gated"], INNER=self.inner, BLOCK=GATE_BLOCK
         )
-        torch.mm(buffers["gated"], block.down.t(), out=delta)
-        is_last = number + 1 == len(self.weights.blocks)
+        torch.mm(buffers["gated"], layer.down.t(), out=delta)
+        is_last = number + 1 == len(self.weights.layers)
         self._add_norm(
-            self.weights.norm if is_last else self.weights.blocks[number + 1].norm, buffers
+            self.weights.norm if is_last else self.weights.layers[number + 1].norm, buffers
         )
 
     def _add_norm(self, weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
-        kernels.add_norm[(len(buffers["delta"]),)](
-            buffers["delta"],
+        add_norm[(len(buffers["delta"]),)](
             buffers["residual"],
+            buffers["delta"],
             weight,
+            buffers["residual"],
             buffers["normed"],
             self.eps,
             HIDDEN=self.hidden,

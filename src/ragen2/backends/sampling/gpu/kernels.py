@@ -1,14 +1,24 @@
-"""Triton kernels of the GPU engine: everything of a transformer layer that is not a matrix product.
+"""Triton kernels of the GPU engine only: attention over its cache, and choosing tokens.
 
-Written for decoding, where a layer's arithmetic is small and the number of kernels is what costs. Sums are in
-float32; where Hugging Face under autocast rounds to the cache's type (rotated queries and keys, attention's
-weights, the activation), so do these, because the log-probs must be the learner's.
+Written for decoding, where a layer's arithmetic is small and the number of kernels is what costs: the first
+norm is fused with the embedding, and rotation, the write to the cache and attention are one kernel. Sums
+are in float32; where Hugging Face under autocast rounds to the cache's type (rotated queries and keys,
+attention's weights), so do these, because the log-probs must be the learner's.
+
+Attention is the online softmax of FlashAttention (algorithm 1): over blocks of keys, ``top`` is the largest
+score so far, ``total`` the sum of exp(score - top) and ``sums`` the values weighted by it; when the largest
+score grows, both are shrunk by exp(old top - new top).
+
+Shape letters: B lanes, N new tokens, M blocks of new tokens, T positions, D numbers of a head, V vocabulary,
+J blocks of it, R rows of the output.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from ragen2.backends.kernels import rms_scale, rotate
 
 
 @triton.jit
@@ -22,40 +32,9 @@ def embed_norm(
     token = tl.load(token_B + lane).to(tl.int64)
     x = tl.load(embed + token * HIDDEN + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(residual_BH + lane * HIDDEN + at, x, mask=inside)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + eps)
     w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    out = (x * scale * w).to(normed_BH.dtype.element_ty)
-    tl.store(normed_BH + lane * HIDDEN + at, out, mask=inside)
-
-
-@triton.jit
-def add_norm(
-    delta_BH, residual_BH, weight, normed_BH, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Add a layer's output to the residual stream and normalise it for what comes next."""
-    lane = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < HIDDEN
-    row = lane * HIDDEN + at
-    x = tl.load(residual_BH + row, mask=inside, other=0.0)
-    x += tl.load(delta_BH + row, mask=inside, other=0.0).to(tl.float32)
-    tl.store(residual_BH + row, x, mask=inside)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + eps)
-    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(normed_BH + row, (x * scale * w).to(normed_BH.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def gate(both_BI, out_BI, INNER: tl.constexpr, BLOCK: tl.constexpr):
-    """silu(first half) * second half of each row."""
-    lane = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < INNER
-    kind = out_BI.dtype.element_ty
-    x = tl.load(both_BI + lane * 2 * INNER + at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(both_BI + lane * 2 * INNER + INNER + at, mask=inside, other=0.0).to(tl.float32)
-    act = (x / (1.0 + tl.exp(-x))).to(kind).to(tl.float32)
-    tl.store(out_BI + lane * INNER + at, (act * up).to(kind), mask=inside)
+    out = x * rms_scale(x, eps, HIDDEN) * w
+    tl.store(normed_BH + lane * HIDDEN + at, out.to(normed_BH.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -66,7 +45,18 @@ def _rotated(first, second, cos, sin, norm, eps, D: tl.constexpr, HAS_NORM: tl.c
         scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / D + eps)
         first = first * scale[:, None] * tl.load(norm + at).to(tl.float32)[None, :]
         second = second * scale[:, None] * tl.load(norm + D // 2 + at).to(tl.float32)[None, :]
-    return first * cos - second * sin, second * cos + first * sin
+    return rotate(first, second, cos, sin)
+
+
+@triton.jit
+def _absorb(score, v, top, total, sums):
+    """One more block of keys, with its scores and values, in the online softmax."""
+    higher = tl.maximum(top, tl.max(score, 1))
+    shrink = tl.exp(top - higher)
+    weight = tl.exp(score - higher[:, None])
+    sums = sums * shrink[:, None]
+    sums = tl.dot(weight.to(v.dtype), v, acc=sums, input_precision="ieee")
+    return higher, total * shrink + tl.sum(weight, 1), sums
 
 
 @triton.jit
@@ -75,7 +65,7 @@ def decode_attention(
     out_B,
     keys,
     values,
-    slot_B,
+    row_B,
     position_B,
     cos_TD,
     sin_TD,
@@ -83,7 +73,7 @@ def decode_attention(
     k_norm,
     eps,
     scale,
-    stride_slot,
+    stride_row,
     stride_head,
     NQ: tl.constexpr,
     NKV: tl.constexpr,
@@ -100,32 +90,33 @@ def decode_attention(
     half: tl.constexpr = D // 2
     share: tl.constexpr = NQ // NKV
     kind = keys.dtype.element_ty
-    slot = tl.load(slot_B + lane).to(tl.int64)
+    row = tl.load(row_B + lane).to(tl.int64)
     position = tl.load(position_B + lane)
     at = tl.arange(0, half)
     wide = tl.arange(0, D)
     cos = tl.load(cos_TD + position * half + at)[None, :]
     sin = tl.load(sin_TD + position * half + at)[None, :]
-    row = qkv_B + lane * (NQ + 2 * NKV) * D
+    heads = qkv_B + lane * (NQ + 2 * NKV) * D
     # Queries fill up to 16 rows, the least a matrix product takes.
     head = tl.arange(0, 16)
     is_head = (head < share)[:, None]
-    place = row + ((kv * share + head) * D)[:, None] + at[None, :]
-    q1 = tl.load(place, mask=is_head, other=0.0).to(tl.float32)
-    q2 = tl.load(place + half, mask=is_head, other=0.0).to(tl.float32)
+    spot = heads + ((kv * share + head) * D)[:, None] + at[None, :]
+    q1 = tl.load(spot, mask=is_head, other=0.0).to(tl.float32)
+    q2 = tl.load(spot + half, mask=is_head, other=0.0).to(tl.float32)
     q1, q2 = _rotated(q1, q2, cos, sin, q_norm, eps, D, HAS_NORM)
     q1, q2 = q1.to(kind), q2.to(kind)
-    new = row + (NQ + kv) * D
+    new = heads + (NQ + kv) * D
     k1 = tl.load(new + at).to(tl.float32)[None, :]
     k2 = tl.load(new + half + at).to(tl.float32)[None, :]
     k1, k2 = _rotated(k1, k2, cos, sin, k_norm, eps, D, HAS_NORM)
     k1, k2 = k1.to(kind), k2.to(kind)
-    v = tl.load(row + (NQ + NKV + kv) * D + wide).to(kind)
-    cache = slot * stride_slot + kv * stride_head
+    v = tl.load(heads + (NQ + NKV + kv) * D + wide).to(kind)
+    cache = row * stride_row + kv * stride_head
     here = cache + position.to(tl.int64) * D
     tl.store(keys + here + at[None, :], k1)
     tl.store(keys + here + half + at[None, :], k2)
     tl.store(values + here + wide, v)
+    # The token's own key begins the softmax: exp(score - top) is 1 for it, and its value the first sum.
     top = tl.sum(q1.to(tl.float32) * k1.to(tl.float32), 1)
     top = (top + tl.sum(q2.to(tl.float32) * k2.to(tl.float32), 1)) * scale
     total = tl.full((16,), 1.0, tl.float32)
@@ -139,16 +130,10 @@ def decode_attention(
         score = tl.dot(q1, past1, input_precision="ieee")
         score = tl.dot(q2, past2, acc=score, input_precision="ieee") * scale
         score = tl.where(is_past[None, :], score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        shrink = tl.exp(top - higher)
-        weight = tl.exp(score - higher[:, None])
         past = tl.load(
             values + cache + n[:, None] * D + wide[None, :], mask=is_past[:, None], other=0.0
         )
-        sums = sums * shrink[:, None]
-        sums = tl.dot(weight.to(kind), past, acc=sums, input_precision="ieee")
-        total = total * shrink + tl.sum(weight, 1)
-        top = higher
+        top, total, sums = _absorb(score, past, top, total, sums)
     result = (sums / total[:, None]).to(kind)
     spots = out_B + lane * NQ * D + ((kv * share + head) * D)[:, None] + wide[None, :]
     tl.store(spots, result, mask=is_head)
@@ -159,14 +144,14 @@ def rotate_and_store(
     qkv_N,
     keys,
     values,
-    slot_N,
+    row_N,
     position_N,
     cos_TD,
     sin_TD,
     q_norm,
     k_norm,
     eps,
-    stride_slot,
+    stride_row,
     stride_head,
     NQ: tl.constexpr,
     NKV: tl.constexpr,
@@ -175,7 +160,7 @@ def rotate_and_store(
     D: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """For reading prompts: rotate queries in place, put rotated keys and the values into the cache.
+    """For prefilling prompts: rotate queries in spot, put rotated keys and the values into the cache.
 
     One program has one token.
     """
@@ -186,22 +171,22 @@ def rotate_and_store(
     at = tl.arange(0, half)
     cos = tl.load(cos_TD + position * half + at)[None, :]
     sin = tl.load(sin_TD + position * half + at)[None, :]
-    row = qkv_N + token * (NQ + 2 * NKV) * D
+    heads = qkv_N + token * (NQ + 2 * NKV) * D
     head = tl.arange(0, NQ_2)[:, None]
-    place = row + head * D + at[None, :]
-    first = tl.load(place, mask=head < NQ, other=0.0).to(tl.float32)
-    second = tl.load(place + half, mask=head < NQ, other=0.0).to(tl.float32)
+    spot = heads + head * D + at[None, :]
+    first = tl.load(spot, mask=head < NQ, other=0.0).to(tl.float32)
+    second = tl.load(spot + half, mask=head < NQ, other=0.0).to(tl.float32)
     first, second = _rotated(first, second, cos, sin, q_norm, eps, D, HAS_NORM)
-    tl.store(place, first.to(kind), mask=head < NQ)
-    tl.store(place + half, second.to(kind), mask=head < NQ)
+    tl.store(spot, first.to(kind), mask=head < NQ)
+    tl.store(spot + half, second.to(kind), mask=head < NQ)
     kv = tl.arange(0, NKV_2)[:, None]
     is_kv = kv < NKV
-    new = row + (NQ + kv) * D + at[None, :]
+    new = heads + (NQ + kv) * D + at[None, :]
     first = tl.load(new, mask=is_kv, other=0.0).to(tl.float32)
     second = tl.load(new + half, mask=is_kv, other=0.0).to(tl.float32)
     first, second = _rotated(first, second, cos, sin, k_norm, eps, D, HAS_NORM)
-    slot = tl.load(slot_N + token).to(tl.int64)
-    here = slot * stride_slot + kv * stride_head + position.to(tl.int64) * D + at[None, :]
+    row = tl.load(row_N + token).to(tl.int64)
+    here = row * stride_row + kv * stride_head + position.to(tl.int64) * D + at[None, :]
     tl.store(keys + here, first.to(kind), mask=is_kv)
     tl.store(keys + here + half, second.to(kind), mask=is_kv)
     new += NKV * D
@@ -216,11 +201,11 @@ def prompt_attention(
     keys,
     values,
     block_token_M,
-    block_slot_M,
+    block_row_M,
     block_position_M,
     block_count_M,
     scale,
-    stride_slot,
+    stride_row,
     stride_head,
     NQ: tl.constexpr,
     NKV: tl.constexpr,
@@ -233,7 +218,7 @@ def prompt_attention(
     head = tl.program_id(1)
     kind = keys.dtype.element_ty
     token = tl.load(block_token_M + block).to(tl.int64)
-    slot = tl.load(block_slot_M + block).to(tl.int64)
+    row = tl.load(block_row_M + block).to(tl.int64)
     first = tl.load(block_position_M + block)
     count = tl.load(block_count_M + block)
     m = tl.arange(0, BLOCK_M)
@@ -241,7 +226,7 @@ def prompt_attention(
     is_row = (m < count)[:, None]
     q_at = qkv_N + (token + m)[:, None] * (NQ + 2 * NKV) * D + head * D + wide[None, :]
     q = tl.load(q_at, mask=is_row, other=0.0)
-    cache = slot * stride_slot + (head // (NQ // NKV)) * stride_head
+    cache = row * stride_row + (head // (NQ // NKV)) * stride_head
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     sums = tl.zeros((BLOCK_M, D), tl.float32)
@@ -253,30 +238,31 @@ def prompt_attention(
         score = tl.dot(q, k, input_precision="ieee") * scale
         sees = (n[None, :] <= (first + m)[:, None]) & is_key[None, :]
         score = tl.where(sees, score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        shrink = tl.exp(top - higher)
-        weight = tl.exp(score - higher[:, None])
         v = tl.load(
             values + cache + n[:, None] * D + wide[None, :], mask=is_key[:, None], other=0.0
         )
-        sums = sums * shrink[:, None]
-        sums = tl.dot(weight.to(kind), v, acc=sums, input_precision="ieee")
-        total = total * shrink + tl.sum(weight, 1)
-        top = higher
+        top, total, sums = _absorb(score, v, top, total, sums)
     spots = out_N + (token + m)[:, None] * NQ * D + head * D + wide[None, :]
     tl.store(spots, (sums / total[:, None]).to(kind), mask=is_row)
 
 
 @triton.jit
 def block_sums(
-    logits_BV, heat, top_BJ, sum_BJ, best_BJ, VOCABULARY, BLOCKS: tl.constexpr, BLOCK: tl.constexpr
+    logits_BV,
+    temperature,
+    top_BJ,
+    sum_BJ,
+    best_BJ,
+    VOCABULARY,
+    BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Of each block of the vocabulary: its largest logit, where that is, and its sum of exponentials."""
     lane = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits_BV + lane * VOCABULARY + at, mask=at < VOCABULARY, other=float("-inf"))
-    x = x.to(tl.float32) / tl.load(heat)
+    x = x.to(tl.float32) / tl.load(temperature)
     top = tl.max(x, 0)
     spot = lane * BLOCKS + block
     tl.store(top_BJ + spot, top)
@@ -287,12 +273,12 @@ def block_sums(
 @triton.jit
 def draw(
     logits_BV,
-    heat,
+    temperature,
     top_BJ,
     sum_BJ,
     best_BJ,
     uniform_RT,
-    row_B,
+    output_B,
     step,
     token_B,
     logp_B,
@@ -319,7 +305,7 @@ def draw(
         bests = tl.load(best_BJ + lane * BLOCKS + j, mask=is_block, other=VOCABULARY)
         token = tl.min(tl.where(tops == top, bests, VOCABULARY), 0)
     else:
-        row = tl.load(row_B + lane).to(tl.int64)
+        row = tl.load(output_B + lane).to(tl.int64)
         wanted = tl.load(uniform_RT + row * TOKENS + tl.load(step)) * total
         through = tl.cumsum(sums, 0)
         has_mass = is_block & (sums > 0.0)
@@ -328,13 +314,13 @@ def draw(
         before = tl.sum(tl.where(j < block, sums, 0.0), 0)
         at = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(logits + at, mask=at < VOCABULARY, other=float("-inf")).to(tl.float32)
-        p = tl.exp(x / tl.load(heat) - top)
+        p = tl.exp(x / tl.load(temperature) - top)
         passed = (before + tl.cumsum(p, 0)) <= wanted
         token = block * BLOCK + tl.sum(passed.to(tl.int32), 0)
         # Rounding may carry a draw past the block's end: it belongs to the last token with any mass.
         token = tl.minimum(token, tl.max(tl.where(p > 0.0, at, 0), 0))
     token = tl.minimum(token, VOCABULARY - 1)
-    chosen = tl.load(logits + token).to(tl.float32) / tl.load(heat)
+    chosen = tl.load(logits + token).to(tl.float32) / tl.load(temperature)
     tl.store(token_B + lane, token.to(tl.int64))
     tl.store(logp_B + lane, chosen - top - tl.log(total))
 
@@ -343,7 +329,7 @@ def draw(
 def advance(
     token_B,
     logp_B,
-    row_B,
+    output_B,
     position_B,
     state_B,
     done_B,
@@ -365,7 +351,7 @@ def advance(
     at = tl.load(step)
     token = tl.load(token_B + lane)
     is_done = tl.load(done_B + lane) != 0
-    row = tl.load(row_B + lane).to(tl.int64)
+    row = tl.load(output_B + lane).to(tl.int64)
     if not is_done:
         tl.store(ids_RT + row * TOKENS + at, token)
         tl.store(logp_RT + row * TOKENS + at, tl.load(logp_B + lane))

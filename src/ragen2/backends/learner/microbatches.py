@@ -33,21 +33,21 @@ def even_parts(count: int, asked: int) -> list[list[int]]:
 MAX_PADDING = {"cpu": 0.05, "cuda": 0.25}
 """Largest share of padding in a micro-batch of padded samples; a GPU pays for their number, too."""
 MIN_SHARED = 16
-"""Fewest first tokens that two samples share before they are read once for both."""
+"""Fewest first tokens that two samples share before one pass over them serves both."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Samples for one pass; suffix N counts the tokens that carry loss, sample after sample."""
+class Microbatch:
+    """Samples for one forward pass; suffix N counts the tokens that carry loss, sample after sample."""
 
     ids: torch.Tensor
-    """One packed row, or one right-padded row a sample."""
+    """One packed row, or one right-padded row per sample."""
     packing: Packing | None
     """None when the samples are padded."""
     mask: torch.Tensor | None
     """None when they are packed."""
     predictors_N: torch.Tensor
-    """Place, in all rows joined, of the token before each one that carries loss."""
+    """Index, in all rows joined, of the token before each one that carries loss."""
     targets_N: torch.Tensor
     old_logp_N: torch.Tensor
     advantages_N: torch.Tensor
@@ -68,8 +68,8 @@ class Batch:
         is_packed: bool,
         shared: Sequence[tuple[int, int]] | None = None,
         positions: Sequence[IntArray] | None = None,
-    ) -> Batch:
-        """Join ``samples``; ``weights`` has one token weight a sample, ``shared`` is for packed ones.
+    ) -> Microbatch:
+        """Join ``samples``; ``weights`` has one token weight per sample, ``shared`` is for packed ones.
 
         ``positions`` are those of each sample's tokens, axes x tokens.
         """
@@ -78,21 +78,22 @@ class Batch:
         width = max(lengths)
         starts = np.cumsum([0, *lengths[:-1]]) if is_packed else np.arange(len(lengths)) * width
         flat = np.zeros(sum(lengths) if is_packed else len(lengths) * width, dtype=np.int64)
-        places = []
+        predictors = []
         for start, length, sample, (other, count) in zip(
             starts, lengths, samples, begins, strict=True
         ):
             flat[start : start + length] = sample.ids_T[count:]
+            # A token of the shared beginning is predicted where the sample that is whole has it.
             before = np.flatnonzero(sample.loss_mask_T) - 1
-            places.append(np.where(before < count, starts[other], start - count) + before)
+            predictors.append(np.where(before < count, starts[other], start - count) + before)
         real = torch.arange(width) < torch.tensor(lengths)[:, None]
         targets = np.concatenate([sample.ids_T[sample.loss_mask_T] for sample in samples])
-        counts = [len(place) for place in places]
+        counts = [len(each) for each in predictors]
         return cls(
             ids=torch.as_tensor(flat).view(1 if is_packed else len(lengths), -1).to(device),
             packing=Packing.of(lengths, device, begins) if is_packed else None,
             mask=None if is_packed else real.long().to(device),
-            predictors_N=torch.as_tensor(np.concatenate(places)).to(device),
+            predictors_N=torch.as_tensor(np.concatenate(predictors)).to(device),
             targets_N=torch.as_tensor(targets).to(device),
             old_logp_N=_floats(samples, [s.old_logprobs_T for s in samples], device),
             advantages_N=_floats(samples, [s.advantages_T for s in samples], device),
@@ -119,7 +120,7 @@ def _side_by_side(
 def packed_batches(lengths: Sequence[int], budget: int, at_once: int = 1) -> list[list[int]]:
     """Rows in their order, cut into like parts whose tokens stay inside ``budget``.
 
-    Their number is a multiple of those read ``at_once``, but for what is not worth a second part.
+    Their number is a multiple of those run ``at_once``, but for what is not worth a second part.
     """
     whole = sum(lengths)
     count = at_once * -(-whole // (at_once * budget)) if whole > budget // 2 else 1

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.decoder import read_family
+from ragen2.backends.decoder import describe_decoder
 from ragen2.backends.learner.learner import add_lora
 from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
@@ -35,7 +35,8 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not IS_INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ragen2.backends.sampling.engine import choose, forward, gpu  # noqa: E402 - imports Triton
+from ragen2.backends.sampling.gpu import choose, forward  # noqa: E402 - imports Triton
+from ragen2.backends.sampling.gpu import engine as gpu  # noqa: E402
 
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 SHAPE: dict[str, Any] = {
@@ -53,7 +54,7 @@ SHAPE: dict[str, Any] = {
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "BUCKETS", (2, 4, 8))
     monkeypatch.setattr(gpu, "TOKENS_PER_LOOK", 2)
-    monkeypatch.setattr(gpu, "READ_TOKENS", 40)
+    monkeypatch.setattr(gpu, "PREFILL_TOKENS", 40)
     for module in (gpu, forward):
         monkeypatch.setattr(module, "PROMPT_BLOCK", 16)
     monkeypatch.setattr(forward, "KEY_BLOCK", 16)
@@ -81,9 +82,9 @@ def random_network(kind: Any, config: Any) -> Any:
 
 
 def engine_of(network: Any, tokenizer: TemplateTokenizer, **more: Any) -> gpu.GPUEngine:
-    family = read_family(network)
-    assert not isinstance(family, str)
-    return gpu.GPUEngine(family, tokenizer, dtype=torch.float32, **more)
+    decoder = describe_decoder(network)
+    assert not isinstance(decoder, str)
+    return gpu.GPUEngine(decoder, tokenizer, dtype=torch.float32, **more)
 
 
 def requests_of(*lengths: int, key: str = "a") -> list[Request]:
@@ -120,7 +121,7 @@ def test_two_turns_equal_the_plain_path(
         Request(np.concatenate([r.prompt_ids_T, c.ids_T, [7, 8, 9]]), ("b", i))
         for i, (r, c) in enumerate(zip(first, replies, strict=True))
     ]
-    known = [place.known for place in engine.cache.with_image_ids([r.prompt_ids_T for r in second])]
+    known = [one.known for one in engine.cache.assign([r.prompt_ids_T for r in second])]
     assert known == [
         len(r.prompt_ids_T) - 4 for r in second
     ]  # all but the last token and the 3 new
@@ -171,9 +172,9 @@ def test_adapters_are_part_of_the_weights(tokenizer: TemplateTokenizer) -> None:
         for name, parameter in network.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.3)
-    family = read_family(network, adapters=True)
-    assert not isinstance(family, str)
-    engine = gpu.GPUEngine(family, tokenizer, dtype=torch.float32)
+    decoder = describe_decoder(network, adapters=True)
+    assert not isinstance(decoder, str)
+    engine = gpu.GPUEngine(decoder, tokenizer, dtype=torch.float32)
     plain = HFPolicy(network, tokenizer, engine="plain")
     params, requests = SamplingParams(max_tokens=3), requests_of(6)
     adapted = plain.sample(requests, params)

@@ -1,6 +1,8 @@
-"""Triton kernels of a layer's reading for a gradient: everything between the products, one kernel each.
+"""Triton kernels of the learner only: the backward pass of a layer between its products, and heads apart.
 
-Sums are in float32 and in one order: what programs add up over tokens, each writes for itself and torch adds.
+What goes forward and is the engine's too is in ``backends/kernels.py``; derivations are beside the same
+operations in torch (``operations.py``). Sums are in float32 and in one order: what programs add up over
+tokens, each writes for itself and torch adds.
 """
 
 from __future__ import annotations
@@ -8,34 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def norm(x_TH, weight, out_TH, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
-    """RMS norm of a row."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < HIDDEN
-    x = tl.load(x_TH + row * HIDDEN + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + eps)
-    w = tl.load(weight + at, mask=inside, other=0.0)
-    tl.store(out_TH + row * HIDDEN + at, (x * scale * w).to(out_TH.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def add_norm(
-    x_TH, delta_TH, weight, sum_TH, out_TH, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The sum of two rows, and its norm."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < HIDDEN
-    place = row * HIDDEN + at
-    x = tl.load(x_TH + place, mask=inside, other=0.0)
-    x += tl.load(delta_TH + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sum_TH + place, x, mask=inside)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + eps)
-    w = tl.load(weight + at, mask=inside, other=0.0)
-    tl.store(out_TH + place, (x * scale * w).to(out_TH.dtype.element_ty), mask=inside)
+from ragen2.backends.kernels import rms_scale, rotate
 
 
 @triton.jit
@@ -63,24 +38,24 @@ def norm_back(
     for number in range(ROWS):
         row = program * ROWS + number
         mask = inside & (row + at * 0 < tokens)  # a whole row of truths, as masks must be
-        place = row * HIDDEN + at
-        x = tl.load(x_TH + place, mask=mask, other=0.0)
-        grad = tl.load(grad_TH + place, mask=mask, other=0.0).to(tl.float32)
-        beside = tl.load(beside_TH + place, mask=mask, other=0.0)
-        scale = tl.rsqrt(tl.sum(x * x, 0) / HIDDEN + eps)
+        spot = row * HIDDEN + at
+        x = tl.load(x_TH + spot, mask=mask, other=0.0)
+        grad = tl.load(grad_TH + spot, mask=mask, other=0.0).to(tl.float32)
+        beside = tl.load(beside_TH + spot, mask=mask, other=0.0)
+        scale = rms_scale(x, eps, HIDDEN)
         unit = x * scale
         total += grad * unit
         pull = grad * w
         found = beside + scale * (pull - unit * (tl.sum(pull * unit, 0) / HIDDEN))
-        tl.store(x_grad_TH + place, found, mask=mask)
-        tl.store(low_TH + place, found.to(low_TH.dtype.element_ty), mask=mask)
-        tl.store(out_TH + place, (unit * w).to(out_TH.dtype.element_ty), mask=mask)
+        tl.store(x_grad_TH + spot, found, mask=mask)
+        tl.store(low_TH + spot, found.to(low_TH.dtype.element_ty), mask=mask)
+        tl.store(out_TH + spot, (unit * w).to(out_TH.dtype.element_ty), mask=mask)
     tl.store(weight_grad_PH + program * HIDDEN + at, total, mask=inside)
 
 
 @triton.jit
 def gate_back(both_TI, grad_TI, out_TI, both_grad_TI, INNER: tl.constexpr, BLOCK: tl.constexpr):
-    """The engine's ``gate`` again, and the gradient of its input."""
+    """``gate`` again, and the gradient of its input."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < INNER
@@ -95,6 +70,18 @@ def gate_back(both_TI, grad_TI, out_TI, both_grad_TI, INNER: tl.constexpr, BLOCK
     slope = sigmoid * (1.0 + x * (1.0 - sigmoid))
     tl.store(both_grad_TI + first, (grad * up * slope).to(kind), mask=inside)
     tl.store(both_grad_TI + second, (grad * act).to(kind), mask=inside)
+
+
+@triton.jit
+def _head_of(q_T, k_T, v_T, token, head, NQ: tl.constexpr, NKV: tl.constexpr, D: tl.constexpr):
+    """Where a head lies among queries, keys or values, counted as in a row that holds all three."""
+    if head < NQ:
+        found = q_T + (token * NQ + head) * D
+    elif head < NQ + NKV:
+        found = k_T + (token * NKV + head - NQ) * D
+    else:
+        found = v_T + (token * NKV + head - NQ - NKV) * D
+    return found
 
 
 @triton.jit
@@ -113,12 +100,12 @@ def split_heads(
     D: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """Queries, keys and values apart; the first two normalised and rotated. One program a token and head."""
+    """Queries, keys and values apart, the first two normalised and rotated; a program per token and head."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, D // 2)
-    place = (token * (NQ + 2 * NKV) + head) * D + at
-    first = tl.load(qkv_T + place).to(tl.float32)
-    second = tl.load(qkv_T + place + D // 2).to(tl.float32)
+    spot = (token * (NQ + 2 * NKV) + head) * D + at
+    first = tl.load(qkv_T + spot).to(tl.float32)
+    second = tl.load(qkv_T + spot + D // 2).to(tl.float32)
     if head < NQ + NKV:
         if HAS_NORM:
             weight = q_norm if head < NQ else k_norm
@@ -127,14 +114,9 @@ def split_heads(
             second = second * scale * tl.load(weight + D // 2 + at)
         cos = tl.load(cos_TD + token * (D // 2) + at)
         sin = tl.load(sin_TD + token * (D // 2) + at)
-        first, second = first * cos - second * sin, second * cos + first * sin
+        first, second = rotate(first, second, cos, sin)
     kind = q_T.dtype.element_ty
-    if head < NQ:
-        out = q_T + (token * NQ + head) * D
-    elif head < NQ + NKV:
-        out = k_T + (token * NKV + head - NQ) * D
-    else:
-        out = v_T + (token * NKV + head - NQ - NKV) * D
+    out = _head_of(q_T, k_T, v_T, token, head, NQ, NKV, D)
     tl.store(out + at, first.to(kind))
     tl.store(out + D // 2 + at, second.to(kind))
 
@@ -157,26 +139,21 @@ def join_heads(
     D: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """The way back through ``split_heads``; gradients of the norms' weights are left by token and head."""
+    """Back through ``split_heads``; gradients of the norms' weights are left by token and head."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, D // 2)
-    if head < NQ:
-        come = q_grad_T + (token * NQ + head) * D
-    elif head < NQ + NKV:
-        come = k_grad_T + (token * NKV + head - NQ) * D
-    else:
-        come = v_grad_T + (token * NKV + head - NQ - NKV) * D
+    come = _head_of(q_grad_T, k_grad_T, v_grad_T, token, head, NQ, NKV, D)
     first = tl.load(come + at).to(tl.float32)
     second = tl.load(come + D // 2 + at).to(tl.float32)
-    place = (token * (NQ + 2 * NKV) + head) * D + at
+    spot = (token * (NQ + 2 * NKV) + head) * D + at
     if head < NQ + NKV:
         cos = tl.load(cos_TD + token * (D // 2) + at)
         sin = tl.load(sin_TD + token * (D // 2) + at)
-        first, second = first * cos + second * sin, second * cos - first * sin
+        first, second = rotate(first, second, cos, -sin)
         if HAS_NORM:
             weight = q_norm if head < NQ else k_norm
-            x_first = tl.load(qkv_T + place).to(tl.float32)
-            x_second = tl.load(qkv_T + place + D // 2).to(tl.float32)
+            x_first = tl.load(qkv_T + spot).to(tl.float32)
+            x_second = tl.load(qkv_T + spot + D // 2).to(tl.float32)
             square = tl.sum(x_first * x_first, 0) + tl.sum(x_second * x_second, 0)
             scale = tl.rsqrt(square / D + eps)
             x_first, x_second = x_first * scale, x_second * scale
@@ -189,5 +166,5 @@ def join_heads(
             first = scale * (first - x_first * share)
             second = scale * (second - x_second * share)
     kind = grad_T.dtype.element_ty
-    tl.store(grad_T + place, first.to(kind))
-    tl.store(grad_T + place + D // 2, second.to(kind))
+    tl.store(grad_T + spot, first.to(kind))
+    tl.store(grad_T + spot + D // 2, second.to(kind))

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ragen2.backends.learner import gradient as gradient_module
-from ragen2.backends.learner.gradient import VECTORS, TensorGradient, home_of
+from ragen2.backends.learner import optimiser as gradient_module
+from ragen2.backends.learner.optimiser import VECTORS, TensorGradient, home_of
 
 
 def test_a_dot_is_that_of_the_whole_vector_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

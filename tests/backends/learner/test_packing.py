@@ -21,7 +21,7 @@ from ragen2.backends.learner.packing import (
     Packing,
     honours_packing,
     packed_attention,
-    read_packed,
+    run_packed,
 )
 
 SHAPE = {
@@ -70,7 +70,7 @@ def test_packed_samples_are_read_and_trained_as_if_alone(family: str) -> None:
     wanted = torch.cat(alone, 1)[0]
     with packed_attention(decoder):
         chosen = Packing.of(lengths, torch.device("cpu"))
-        found = read_packed(decoder, ids, chosen).last_hidden_state[0]
+        found = run_packed(decoder, ids, chosen).last_hidden_state[0]
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(gradient(found), gradient(wanted), atol=1e-3, rtol=1e-4)
 

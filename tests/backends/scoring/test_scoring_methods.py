@@ -15,9 +15,8 @@ from ragen2.backends.agent import open_agent, open_policy
 from ragen2.backends.learner import logprobs
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.sampling.hf import HFPolicy
-from ragen2.backends.scoring.copy import score_by_copies
-from ragen2.backends.scoring.pairs import PairScorer, honours_trees
-from ragen2.backends.scoring.tree import Job, score_by_trees
+from ragen2.backends.scoring.pairs import PairScorer, honours_trees, score_by_copies
+from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
 from ragen2.bench.score import naive_score
 from ragen2.policy import Pair
@@ -79,7 +78,7 @@ def assert_close(found: list[Any], wanted: list[Any]) -> None:
 def test_any_pairs_score_as_if_each_were_re_encoded(split_model, seed, max_tokens, way):
     pairs = random_pairs(seed)
     scorer = PairScorer(split_model, max_tokens)
-    scorer._way = way
+    scorer._method = way
     assert_close(scorer.score(pairs, 0.7), naive_score(split_model.network, pairs, 0.7, rows=7))
 
 
@@ -87,7 +86,7 @@ def test_any_pairs_score_as_if_each_were_re_encoded(split_model, seed, max_token
 def test_the_width_of_trees_changes_nothing(split_model, width):
     rng = np.random.default_rng(1)
     words = tuple(rng.integers(5, 9, length) for length in (2, 7, 5, 3, 8, 1))
-    jobs = [Job(rng.integers(5, 64, length), words) for length in (3, 12)]
+    jobs = [ScoringJob(rng.integers(5, 64, length), words) for length in (3, 12)]
     with torch.no_grad():
         found = score_by_trees(split_model, jobs, 1.0, 1000, width=width)
     pairs = [Pair(job.context_ids_T, ids) for job in jobs for ids in words]
@@ -109,7 +108,7 @@ def test_a_context_is_read_once_and_a_shared_beginning_once(split_model):
 def test_contexts_are_not_read_again_when_trees_follow(split_model):
     rng = np.random.default_rng(0)
     words = tuple(rng.integers(5, 64, 10) for _ in range(6))
-    jobs = [Job(rng.integers(5, 64, 30), words) for _ in range(2)]
+    jobs = [ScoringJob(rng.integers(5, 64, 30), words) for _ in range(2)]
     with torch.no_grad(), noted_passes(split_model) as shapes:
         score_by_trees(split_model, jobs, 1.0, 1000, width=20)
     assert shapes[0][1] - 30 <= 20
@@ -120,7 +119,7 @@ def test_contexts_are_not_read_again_when_trees_follow(split_model):
 @pytest.mark.parametrize("max_tokens", [40, 90, 300])
 def test_no_pass_reads_more_than_the_setting_allows(split_model, max_tokens):
     scorer = PairScorer(split_model, max_tokens)
-    assert scorer.try_out() is score_by_trees
+    assert scorer.method() is score_by_trees
     with noted_passes(split_model) as shapes:
         scorer.score(random_pairs(0), 1.0)
     assert max(rows * width for rows, width in shapes) <= max_tokens
@@ -203,7 +202,7 @@ def test_the_size_of_logits_does_not_decide_how_a_model_is_scored(scale):
 
 
 def test_the_embedded_model_is_scored_by_trees(policy: HFPolicy):
-    assert policy.scorer.try_out() is score_by_trees
+    assert policy.scorer.method() is score_by_trees
 
 
 def test_scoring_leaves_every_random_stream_alone(policy: HFPolicy, lake_prompts):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.sampling.hf import HFPolicy, _Decoder
+from ragen2.backends.sampling.hf import HFPolicy, _PlainDecodeLoop
 from ragen2.backends.settings import EngineChoice
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
@@ -196,8 +196,8 @@ def short_prompt(lake_prompts: list[IntArray]) -> IntArray:
 
 
 def first_tokens(policy: HFPolicy, prompt: IntArray, params: SamplingParams) -> Counter[int]:
-    """How often each token is drawn first, over 4000 streams."""
-    requests = [Request(prompt, ("first", draw)) for draw in range(4000)]
+    """How often each token is drawn first, over 2000 streams."""
+    requests = [Request(prompt, ("first", draw)) for draw in range(2000)]
     completions = policy.sample(requests, replace(params, max_tokens=1))
     return Counter(int(completion.ids_T[0]) for completion in completions)
 
@@ -249,7 +249,7 @@ def test_a_draw_next_to_one_still_gives_a_token_that_may_be_chosen(
 ) -> None:
     params = replace(FREE, top_k=2, max_tokens=8)
     with torch.no_grad():
-        decoder = _Decoder(policy, [Request(lake_prompts[0], ("edge",))], params)
+        decoder = _PlainDecodeLoop(policy, [Request(lake_prompts[0], ("edge",))], params)
         decoder.uniforms[:] = np.nextafter(1.0, 0.0)
         (completion,) = decoder.run()
     ids = lake_prompts[0]

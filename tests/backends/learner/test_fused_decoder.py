@@ -1,4 +1,4 @@
-"""Our own reading of a model gives Hugging Face's hidden states and gradients."""
+"""Our own fused layers give Hugging Face's hidden states and gradients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ragen2.backends.learner.fused import decoder as decoder_module
-from ragen2.backends.learner.fused.decoder import FusedDecoder, fused_decoder
-from ragen2.backends.learner.packing import Packing, packed_attention, read_packed
+from ragen2.backends.learner import fused as fused_module
+from ragen2.backends.learner.fused import FusedDecoder, fused_decoder
+from ragen2.backends.learner.packing import Packing, packed_attention, run_packed
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 96,
@@ -63,10 +63,10 @@ def own(network: Any) -> FusedDecoder:
 
 
 def gradients(
-    network: Any, read: Callable[[], torch.Tensor]
+    network: Any, run: Callable[[], torch.Tensor]
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     network.zero_grad()
-    rows = read()
+    rows = run()
     torch.manual_seed(5)
     (rows * torch.randn_like(rows)).sum().backward()
     grads = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
@@ -83,7 +83,7 @@ def test_rows_and_gradients_are_those_of_hugging_face(
 
     def theirs() -> torch.Tensor:
         with packed_attention(network.model):
-            out = read_packed(network.model, ids, packing)
+            out = run_packed(network.model, ids, packing)
         rows: torch.Tensor = out.last_hidden_state[0][CHOSEN]
         return rows
 
@@ -119,7 +119,7 @@ def test_frozen_parameters_get_no_gradient() -> None:
     assert "model.layers.0.self_attn.q_norm.weight" in grads
 
 
-def test_new_weights_are_read_after_a_refresh() -> None:
+def test_new_weights_count_after_a_refresh() -> None:
     network = random_network(*MODELS[0])
     ids, packing = packed_row()
     fused = own(network)
@@ -131,7 +131,7 @@ def test_new_weights_are_read_after_a_refresh() -> None:
     assert not torch.equal(fused.rows(ids[0], packing, CHOSEN, repeats=None).detach(), before)
 
 
-def test_longer_samples_than_any_before_are_read() -> None:
+def test_longer_samples_than_any_before_have_their_rotations() -> None:
     network = random_network(*MODELS[0])
     fused = own(network)
     for length in (8, 100):
@@ -143,7 +143,7 @@ def test_longer_samples_than_any_before_are_read() -> None:
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_what_we_cannot_read_is_left_to_hugging_face() -> None:
+def test_what_we_cannot_run_is_left_to_hugging_face() -> None:
     config = GPT2Config(vocab_size=96, n_embd=32, n_layer=1, n_head=2)
     assert fused_decoder(GPT2LMHeadModel(config), torch.float32) is None
     network = random_network(*MODELS[0])
@@ -158,14 +158,14 @@ def test_a_gpu_keeps_as_many_layers_as_memory_allows(
     """Queries, what they attended to, keys and values; with norms of heads, what went into these too."""
     fused = own(random_network(*MODELS[model]))
     assert fused._kept_layers(10**9) == SHAPE["num_hidden_layers"]  # a CPU keeps them all
-    a_token = 4 * 32 + (heads * width + 2 * 48) * 4 + 4 * 4
+    per_token = 4 * 32 + (heads * width + 2 * 48) * 4 + 4 * 4
     weight = torch.nn.Parameter(torch.empty(96, 32, device="meta"))
-    monkeypatch.setattr(fused.family.embed, "weight", weight)
+    monkeypatch.setattr(fused.decoder.embed, "weight", weight)
     monkeypatch.setattr(torch.nn.Parameter, "device", torch.device("cuda:0"), raising=False)
-    free = 10 * decoder_module.KEPT_BYTES
-    monkeypatch.setattr(decoder_module, "free_memory", lambda _: free)
-    tokens = decoder_module.KEPT_BYTES // (2 * a_token)
+    free = 10 * fused_module.KEPT_BYTES
+    monkeypatch.setattr(fused_module, "free_memory", lambda _: free)
+    tokens = fused_module.KEPT_BYTES // (2 * per_token)
     assert fused._kept_layers(tokens) == 2
     assert fused._kept_layers(3 * tokens) == 0
-    free = decoder_module.KEPT_BYTES
+    free = fused_module.KEPT_BYTES
     assert fused._kept_layers(tokens) == 1  # half of what is free

@@ -1,4 +1,4 @@
-"""Micro-batches: every sample once, inside the budget, and each token beside the one before it."""
+"""Minibatches and micro-batches: every sample once, within the budget, and tokens in their order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.learner.batches import (
+from ragen2.backends.learner.microbatches import (
     MAX_PADDING,
-    Batch,
+    Microbatch,
+    even_parts,
     packed_batches,
     padded_batches,
+    random_parts,
     shared_beginnings,
 )
 from ragen2.types import Sample
@@ -61,7 +63,7 @@ def test_a_sample_longer_than_the_budget_goes_alone(cut) -> None:
 
 
 def test_a_packed_batch_is_one_row_and_predicts_from_the_token_before() -> None:
-    batch = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
+    batch = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
     assert batch.ids.tolist() == [[11, 12, 13, 21, 22, 23, 24, 25]]
     assert batch.predictors_N.tolist() == [0, 1, 5]
     assert batch.targets_N.tolist() == [12, 13, 24]
@@ -87,7 +89,7 @@ def test_a_shared_beginning_lies_in_the_row_once() -> None:
     ]
     shared = shared_beginnings(samples)
     assert shared == [(0, 0), (0, 20), (0, 0), (0, 0)]
-    batch = Batch.of(samples, np.ones(4), CPU, is_packed=True, shared=shared)
+    batch = Microbatch.of(samples, np.ones(4), CPU, is_packed=True, shared=shared)
     assert batch.packing is not None
     assert batch.packing.lengths == (22, 3, 21, 21)
     assert batch.packing.positions[0, 22:26].tolist() == [20, 21, 22, 0]
@@ -105,8 +107,8 @@ def test_few_shared_tokens_are_not_shared_and_one_always_stays(count: int, wante
 
 
 def test_a_padded_batch_has_a_row_a_sample_and_the_same_tokens() -> None:
-    packed = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
-    batch = Batch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=False)
+    packed = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=True)
+    batch = Microbatch.of(SAMPLES, np.array([2.0, 3.0]), CPU, is_packed=False)
     assert batch.ids.tolist() == [[11, 12, 13, 0, 0], [21, 22, 23, 24, 25]]
     assert batch.mask is not None
     assert batch.mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
@@ -118,8 +120,33 @@ def test_a_padded_batch_has_a_row_a_sample_and_the_same_tokens() -> None:
 
 def test_values_and_returns_are_there_only_if_all_samples_have_them() -> None:
     one = sample_of([1, 2, 3], [2], values_T=np.array([0, 0, 4.0]), returns_T=np.array([0, 0, 5.0]))
-    whole = Batch.of([one, one], np.ones(2), CPU, is_packed=True)
+    whole = Microbatch.of([one, one], np.ones(2), CPU, is_packed=True)
     assert whole.values_N is not None
     assert whole.returns_N is not None
     assert (whole.values_N.tolist(), whole.returns_N.tolist()) == ([4.0, 4.0], [5.0, 5.0])
-    assert Batch.of([one, SAMPLES[0]], np.ones(2), CPU, is_packed=True).values_N is None
+    assert Microbatch.of([one, SAMPLES[0]], np.ones(2), CPU, is_packed=True).values_N is None
+
+
+@pytest.mark.parametrize("cut", [lambda n, k: random_parts(n, k, 3, 5, 0), even_parts])
+@pytest.mark.parametrize(
+    ("count", "asked", "sizes"), [(7, 3, [3, 2, 2]), (4, 1, [4]), (2, 5, [1, 1])]
+)
+def test_every_sample_is_in_one_part_and_none_is_empty(cut, count, asked, sizes):
+    parts = cut(count, asked)
+    assert [len(part) for part in parts] == sizes
+    assert sorted(row for part in parts for row in part) == list(range(count))
+
+
+def test_one_part_keeps_the_order():
+    assert random_parts(4, 1, 0, 0, 0) == [[0, 1, 2, 3]]
+
+
+def test_each_pass_is_drawn_anew_and_the_same_when_it_is_repeated():
+    first = random_parts(20, 2, 7, 4, 0)
+    assert first == random_parts(20, 2, 7, 4, 0)
+    others = [random_parts(20, 2, *drawn) for drawn in [(8, 4, 0), (7, 5, 0), (7, 4, 1)]]
+    assert first not in others
+
+
+def test_each_part_of_the_critic_holds_members_of_all_groups():
+    assert even_parts(6, 2) == [[0, 2, 4], [1, 3, 5]]

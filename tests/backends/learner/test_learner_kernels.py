@@ -12,9 +12,13 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not IS_INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ragen2.backends.learner.fused import gpu_operations  # noqa: E402
-from ragen2.backends.learner.fused.gpu_operations import GPUOperations  # noqa: E402
-from ragen2.backends.learner.fused.operations import Rotation, TorchOperations  # noqa: E402
+from ragen2.backends import kernels  # noqa: E402
+from ragen2.backends.learner import operations  # noqa: E402
+from ragen2.backends.learner.operations import (  # noqa: E402
+    GPUOperations,
+    Rotation,
+    TorchOperations,
+)
 
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 TOKENS, HIDDEN, INNER, EPS = 21, 40, 24, 1e-5
@@ -24,12 +28,12 @@ HEADS = (4, 2, 16)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(gpu_operations, "GATE_BLOCK", 16)
-    monkeypatch.setattr(gpu_operations, "ROWS", 4)
+    monkeypatch.setattr(kernels, "GATE_BLOCK", 16)
+    monkeypatch.setattr(operations, "NORM_ROWS", 4)
 
 
 def both() -> tuple[GPUOperations, TorchOperations]:
-    return GPUOperations(torch.float32), TorchOperations()
+    return GPUOperations(EPS, HEADS, torch.float32), TorchOperations(EPS, HEADS)
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -44,9 +48,9 @@ def assert_same(found: object, wanted: object) -> None:
 def test_norms() -> None:
     gpu, cpu = both()
     x, delta, weight = drawn(TOKENS, HIDDEN), drawn(TOKENS, HIDDEN), drawn(HIDDEN)
-    assert_same(gpu.norm(x, weight, EPS), cpu.norm(x, weight, EPS))
-    assert_same(gpu.add_norm(x, delta, weight, EPS), cpu.add_norm(x, delta, weight, EPS))
-    inputs = (drawn(TOKENS, HIDDEN), x, weight, drawn(TOKENS, HIDDEN), EPS)
+    assert_same(gpu.norm(x, weight), cpu.norm(x, weight))
+    assert_same(gpu.add_norm(x, delta, weight), cpu.add_norm(x, delta, weight))
+    inputs = (drawn(TOKENS, HIDDEN), x, weight, drawn(TOKENS, HIDDEN))
     assert_same(gpu.norm_back(*inputs), cpu.norm_back(*inputs))
 
 
@@ -63,13 +67,13 @@ def test_heads(has_norms: bool) -> None:
     nq, nkv, width = HEADS
     angles = torch.rand(TOKENS, width // 2)
     rotation = Rotation(angles.cos().to(DEVICE), angles.sin().to(DEVICE))
-    norms = (drawn(width), drawn(width)) if has_norms else (None, None)
+    norms = (drawn(width), drawn(width)) if has_norms else None
     qkv = drawn(TOKENS, (nq + 2 * nkv) * width)
-    found, wanted = (each.split_heads(qkv, HEADS, rotation, norms, EPS) for each in (gpu, cpu))
+    found, wanted = (each.split_heads(qkv, rotation, norms) for each in (gpu, cpu))
     assert_same(found, tuple(each.contiguous() for each in wanted))
     grads = tuple(drawn(TOKENS, count, width) for count in (nq, nkv, nkv))
     before = qkv if has_norms else None
     assert_same(
-        gpu.join_heads(grads, before, rotation, norms, EPS),
-        cpu.join_heads(grads, before, rotation, norms, EPS),
+        gpu.join_heads(grads, before, rotation, norms),
+        cpu.join_heads(grads, before, rotation, norms),
     )

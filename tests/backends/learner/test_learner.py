@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ragen2.algorithms import GRPO, PPO
 from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.agent import open_agent
-from ragen2.backends.learner.batches import packed_batches
 from ragen2.backends.learner.learner import TorchLearner
+from ragen2.backends.learner.microbatches import packed_batches
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
@@ -674,7 +674,7 @@ def test_an_update_reads_each_token_once_and_the_reference_only_for_kl(
     learner, samples = learner_of(small, micro_tokens=100), random_samples(LENGTHS)
     learner.keep_reference()
     learner.update(samples, GRPO(), scale=1.0)
-    assert learner.reader.tokens_read == sum(LENGTHS)
+    assert learner.forward.tokens_run == sum(LENGTHS)
     kl = learner._reference_logp
     referred: list[int] = []
     monkeypatch.setattr(
@@ -683,7 +683,7 @@ def test_an_update_reads_each_token_once_and_the_reference_only_for_kl(
     learner.update(samples, GRPO(), scale=1.0)
     assert referred == []
     learner.update(samples, GRPO(kl_coefficient=0.1), scale=1.0)
-    assert learner.reader.tokens_read == 3 * sum(LENGTHS)
+    assert learner.forward.tokens_run == 3 * sum(LENGTHS)
     assert sum(referred) == sum(LENGTHS)
 
 
@@ -705,7 +705,7 @@ def test_the_share_of_padding_is_reported(
     samples = random_samples([40] * 5 + [38])
     learner = learner_of(small, micro_tokens=10_000, minibatches=minibatches)
     assert learner.update(samples, GRPO(), scale=1.0).metrics["padding"] == 0.0
-    learner.reader.is_packed = False
+    learner.forward.is_packed = False
     shares = {1: 2 / 240, 3: 2 / 80 / 3}
     found = learner.update(samples, GRPO(), scale=1.0).metrics["padding"]
     assert found == pytest.approx(shares[minibatches])

@@ -13,14 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from ragen2.backends.decoder import Family, read_family
+from ragen2.backends.decoder import Decoder, describe_decoder
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.sampling.cpu import batch as cpu_batch
 from ragen2.backends.sampling.cpu import engine as cpu
-from ragen2.backends.sampling.cpu import prefill as cpu_read
 from ragen2.backends.sampling.cpu.engine import CPUEngine
-from ragen2.backends.sampling.cpu.forward import Forward
-from ragen2.backends.sampling.hf import HFPolicy, _Decoder
+from ragen2.backends.sampling.cpu.forward import CPUForward
+from ragen2.backends.sampling.hf import HFPolicy, _PlainDecodeLoop
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.errors import RunError
@@ -74,9 +73,9 @@ def network(request: pytest.FixtureRequest) -> Any:
 
 
 def engine_of(network: Any, tokenizer: TemplateTokenizer) -> CPUEngine:
-    family = read_family(network)
-    assert isinstance(family, Family)
-    return CPUEngine(family, tokenizer)
+    decoder = describe_decoder(network)
+    assert isinstance(decoder, Decoder)
+    return CPUEngine(decoder, tokenizer)
 
 
 @pytest.fixture
@@ -184,7 +183,7 @@ def test_the_plain_path_writes_the_same(
 ) -> None:
     requests = asked(lake_prompts * 4, "same")
     with torch.no_grad():
-        wanted = _Decoder(policy, requests, params).run()
+        wanted = _PlainDecodeLoop(policy, requests, params).run()
     found = engine.sample(requests, params)
     assert ids_of(found) == ids_of(wanted)
     for one, two in zip(found, wanted, strict=True):
@@ -226,58 +225,60 @@ def test_rows_that_finish_at_different_times_are_continued_exactly(
 
 
 @pytest.fixture
-def tokens_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each reading of prompts had, padding included; decoding does not count."""
+def tokens_prefilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each prefill had, padding included; decoding does not count."""
     counts: list[int] = []
-    plain = Forward.read
+    plain = CPUForward.prefill
 
-    def noted(self: Forward, cache: Any, token_RT: torch.Tensor, *more: Any) -> torch.Tensor:
+    def noted(self: CPUForward, cache: Any, token_RT: torch.Tensor, *more: Any) -> torch.Tensor:
         counts.append(token_RT.numel())
         return plain(self, cache, token_RT, *more)
 
-    monkeypatch.setattr(Forward, "read", noted)
+    monkeypatch.setattr(CPUForward, "prefill", noted)
     return counts
 
 
 def test_a_group_reads_its_prompt_once_and_all_groups_what_they_share(
-    engine: CPUEngine, tokens_read: list[int]
+    engine: CPUEngine, tokens_prefilled: list[int]
 ) -> None:
     one, two = random_prompts(30, 30, start=20)
     engine.sample(asked([one] * 5 + [two] * 5, "group"), FREE)
-    assert sum(tokens_read) == 20 + 10 + 10
+    assert sum(tokens_prefilled) == 20 + 10 + 10
 
 
-def test_a_second_turn_reads_only_what_is_new(engine: CPUEngine, tokens_read: list[int]) -> None:
+def test_a_second_turn_reads_only_what_is_new(
+    engine: CPUEngine, tokens_prefilled: list[int]
+) -> None:
     requests = asked(random_prompts(30, 44, 52), "new")
     requests = continued(requests, engine.sample(requests, FREE), 0, lengths=(6,))
-    tokens_read.clear()
+    tokens_prefilled.clear()
     engine.sample(requests, FREE)
-    assert sum(tokens_read) == 3 * (6 + 1)  # the last token of the reply is still to be read
+    assert sum(tokens_prefilled) == 3 * (6 + 1)  # the last token of the reply is still to be read
 
 
 def test_equal_conversations_are_both_continued(
-    engine: CPUEngine, tokens_read: list[int], forward_logprobs: Callable[..., FloatArray]
+    engine: CPUEngine, tokens_prefilled: list[int], forward_logprobs: Callable[..., FloatArray]
 ) -> None:
     (prompt,) = random_prompts(40)
     requests = [Request(prompt, ("same",))] * 2
     requests = continued(requests, engine.sample(requests, FREE), 0, lengths=(6, 8))
-    tokens_read.clear()
+    tokens_prefilled.clear()
     found = engine.sample(requests, FREE)
-    assert sum(tokens_read) <= 2 * (8 + 1)
+    assert sum(tokens_prefilled) <= 2 * (8 + 1)
     assert_exact(engine.network, requests, found, forward_logprobs)
 
 
 def test_batches_that_take_turns_are_both_continued(
-    engine: CPUEngine, tokens_read: list[int], forward_logprobs: Callable[..., FloatArray]
+    engine: CPUEngine, tokens_prefilled: list[int], forward_logprobs: Callable[..., FloatArray]
 ) -> None:
     batches = [asked(random_prompts(30, 40, seed=seed), seed) for seed in (1, 2)]
     for turn in range(2):
         for at, requests in enumerate(batches):
-            tokens_read.clear()
+            tokens_prefilled.clear()
             found = engine.sample(requests, FREE)
             assert_exact(engine.network, requests, found, forward_logprobs)
             batches[at] = continued(requests, found, turn, lengths=(6,))
-            assert turn == 0 or sum(tokens_read) == 2 * 7
+            assert turn == 0 or sum(tokens_prefilled) == 2 * 7
 
 
 def test_a_fresh_batch_does_not_depend_on_what_was_sampled_before(
@@ -324,8 +325,8 @@ def test_long_prompts_are_read_in_pieces(
     forward_logprobs: Callable[..., FloatArray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu_read, "PIECE", 16)
-    monkeypatch.setattr(cpu_read, "READ_TOKENS", 40)
+    monkeypatch.setattr(cpu_batch, "PIECE", 16)
+    monkeypatch.setattr(cpu_batch, "PREFILL_TOKENS", 40)
     requests = asked(random_prompts(70, 33, 80, 69, 17, 16), "long")
     for turn in range(2):
         found = engine.sample(requests, FREE)
@@ -335,16 +336,16 @@ def test_long_prompts_are_read_in_pieces(
 
 def test_what_is_too_large_to_keep_is_read_again(
     engine: CPUEngine,
-    tokens_read: list[int],
+    tokens_prefilled: list[int],
     forward_logprobs: Callable[..., FloatArray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cpu, "MAX_BYTES", 0)
     requests = asked(random_prompts(30, 44), "large")
     requests = continued(requests, engine.sample(requests, FREE), 0)
-    tokens_read.clear()
+    tokens_prefilled.clear()
     found = engine.sample(requests, FREE)
-    assert sum(tokens_read) >= sum(len(request.prompt_ids_T) for request in requests)
+    assert sum(tokens_prefilled) >= sum(len(request.prompt_ids_T) for request in requests)
     assert_exact(engine.network, requests, found, forward_logprobs)
 
 
@@ -352,14 +353,14 @@ def test_two_threads_write_parts_of_their_own_and_nothing_else_changes(
     embedded: Any, lake_prompts: list[IntArray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int]] = []
-    plain = cpu_batch.Batch._write
+    plain = cpu_batch.DecodeBatch._write
 
-    def noted(self: cpu_batch.Batch, hidden: torch.Tensor) -> list[Completion]:
+    def noted(self: cpu_batch.DecodeBatch, hidden: torch.Tensor) -> list[Completion]:
         seen.append((len(hidden), torch.get_num_threads()))
         assert not torch.is_grad_enabled()
         return plain(self, hidden)
 
-    monkeypatch.setattr(cpu_batch.Batch, "_write", noted)
+    monkeypatch.setattr(cpu_batch.DecodeBatch, "_write", noted)
     monkeypatch.setattr(cpu, "LEAST_PART", 4)
     requests = asked(lake_prompts * 2, "threads")
     alone = engine_of(*embedded).sample(requests, PLAY)
@@ -379,13 +380,13 @@ def test_large_products_get_the_threads_that_parts_leave(
     engine: CPUEngine, lake_prompts: list[IntArray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    plain = cpu_batch.Batch._write
+    plain = cpu_batch.DecodeBatch._write
 
-    def noted(self: cpu_batch.Batch, hidden: torch.Tensor) -> list[Completion]:
+    def noted(self: cpu_batch.DecodeBatch, hidden: torch.Tensor) -> list[Completion]:
         seen.append(torch.get_num_threads())
         return plain(self, hidden)
 
-    monkeypatch.setattr(cpu_batch.Batch, "_write", noted)
+    monkeypatch.setattr(cpu_batch.DecodeBatch, "_write", noted)
     monkeypatch.setattr(cpu, "THREADED_WORK", 1)
     torch.set_num_threads(2)
     try:
