@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
-from ragen2.audit import Limits
+from ragen2.audit import SampleLimits
 from ragen2.diagnostics import reward_spread
 from ragen2.reports.load import as_run
 from ragen2.reports.verdict import NOT_MEASURED, judge
@@ -115,7 +115,7 @@ def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
 
 def test_steps_that_were_left_out_are_told(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(steps=range(1, 8))]
-    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=Limits(steps=3))
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=SampleLimits(steps=3))
     assert [one.step for one in record.steps] == [1, 3, 7]
     assert record.notes == ["3 of 7 steps are measured; raise --max-steps for more"]
 
@@ -128,7 +128,7 @@ def test_later_turns_are_measured_when_asked_for(audited, tmp_path):
         second = {"text": f"{other}</think><answer>Up</answer>", "reasoning": other}
         rows.append(row | {"turns": [row["turns"][0] | {"observation": "moved"}, second]})
     path = write_jsonl(tmp_path / "log.jsonl", rows)
-    step = audited(path, limits=Limits(turns=3)).steps[0]
+    step = audited(path, limits=SampleLimits(turns=3)).steps[0]
     assert step.metrics[f"{FIRST}retrieval_p_value"] <= 0.01
     assert step.metrics["collapse/turn_2/retrieval_p_value"] > 0.01
     assert "collapse/turn_3" in step.absent

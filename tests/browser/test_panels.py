@@ -8,7 +8,7 @@ import pytest
 from chromium import Open, Opened
 from made_up import made_up_compare, made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 
 @pytest.fixture

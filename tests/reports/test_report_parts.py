@@ -7,20 +7,19 @@ from report_runs import FIRST, audit_record, make_run, probe_record, run_of
 
 from ragen2.reports.data.about import (
     absent_of,
+    events_of,
     facts_of,
     settings_of,
     state_of,
     timings_of,
     versions_of,
 )
-from ragen2.reports.data.charts import COLOURS, charts_of, scope_label
-from ragen2.reports.data.events import events_of
-from ragen2.reports.data.links import flow_of
-from ragen2.reports.data.metric_words import describe, read_page
+from ragen2.reports.data.charts import COLOURS, charts_of, describe, read_page, scope_label
+from ragen2.reports.data.flow import flow_of
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.data.probes import probes_of
+from ragen2.reports.data.report import metrics_of, plane_of
 from ragen2.reports.data.rewards import FROM_ROLLOUTS, reward_of
-from ragen2.reports.data.run import metrics_of, plane_of
 from ragen2.reports.load import as_run, load
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.record import StepRecord

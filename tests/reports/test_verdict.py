@@ -8,8 +8,7 @@ from report_runs import FIRST, audit_record, run_of
 from ragen2.diagnostics import Regime
 from ragen2.reports.load import Run, as_run
 from ragen2.reports.verdict import HEADS, NOT_MEASURED, TONES, WORDS, basis, judge
-from ragen2.runs.audit_record import FoundFailure
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import FoundFailure, StepRecord
 
 GOOD, BAD = "diverse_grounded", "template_collapse"
 

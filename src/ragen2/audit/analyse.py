@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Likelihood, Scored, plain
+from ragen2.audit.likelihoods import Likelihood, StepScores, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_reasonings
@@ -19,8 +19,7 @@ from ragen2.diagnostics.judging.regime import explain_regime
 from ragen2.diagnostics.metrics.attempts import Attempts, Played
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.diagnostics.metrics.wording import words
-from ragen2.runs.audit_record import AuditRecord, BlindPrompt, FoundFailure, Rows
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import AuditRecord, BlindPrompt, FoundFailure, Rows, StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores, ScoreRecord
 from ragen2.seeding import stream_key
 
@@ -202,7 +201,7 @@ def _collapse(
     return _of_wording(found, prompts)
 
 
-def _row_sources(scored: Scored, turn: int) -> list[RowSource]:
+def _row_sources(scored: StepScores, turn: int) -> list[RowSource]:
     """The texts of a matrix; a log has no seeds, so prompts are numbered by column."""
     assert scored.matrix is not None  # noqa: S101 - the caller looked
     counts: Counter[int] = Counter()

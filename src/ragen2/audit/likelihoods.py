@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ragen2.audit.reservoir import TextTrace
-from ragen2.audit.rollouts import Chat, Prompt, holds_images
+from ragen2.audit.rollouts import Chat, LoggedPrompt, holds_images
 from ragen2.audit.text_model import FEWEST_TRACES, text_scores
 from ragen2.errors import ModelError
 from ragen2.policy import ChatTokenizer, Pair
@@ -25,6 +25,9 @@ from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
 
 API_KEY = "OPENAI_API_KEY"
 TIMEOUT = 30.0
+Kind = Literal["text", "model", "server"]
+IMAGES = "prompts hold images"
+SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def server_and_model(text: str) -> tuple[str, str]:
@@ -33,34 +36,8 @@ def server_and_model(text: str) -> tuple[str, str]:
     return url, model or _only_model(url)
 
 
-def _only_model(url: str) -> str:
-    root = url.rstrip("/").removesuffix("/v1")
-    request = urllib.request.Request(f"{root}/v1/models")  # noqa: S310 - the user's own http(s) URL
-    if key := os.environ.get(API_KEY):
-        request.add_header("Authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
-            names = [str(one["id"]) for one in json.load(answer)["data"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"--model {url}: the server does not say what it serves ({error}); "
-            f"name the model as {url}#NAME"
-        ) from error
-    if len(names) != 1:
-        raise ModelError(
-            f"--model {url} serves {len(names)} models ({', '.join(names[:5])}); "
-            f"name one as {url}#NAME"
-        )
-    return names[0]
-
-
-Kind = Literal["text", "model", "server"]
-IMAGES = "prompts hold images"
-SYSTEM_ROLES = frozenset({"system", "developer"})
-
-
 @dataclass(frozen=True, slots=True)
-class Scored:
+class StepScores:
     """A score matrix, or the reason there is none, and the traces that could not take part."""
 
     matrix: ScoreMatrix | None
@@ -76,12 +53,12 @@ class Likelihood(Protocol):
     kind: Kind
     name: str
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
         """One list of traces a prompt, in random order within each."""
         ...
 
 
-class Policy(Protocol):
+class LocalModel(Protocol):
     """A local model: it has a tokenizer and scores tokens."""
 
     max_context: int
@@ -117,19 +94,19 @@ class WordLikelihood:
     def __init__(self) -> None:
         self._uses_pairs: bool | None = None
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
         """Part of each prompt's traces are fitted to, the others scored."""
         texts = [[trace.reasoning for trace in traces] for traces in prompts]
         found = text_scores(texts, uses_pairs=self._uses_pairs)
         if found is None:
-            return Scored(
+            return StepScores(
                 None, f"fewer than two prompts have {FEWEST_TRACES} reasonings to compare"
             )
         self._uses_pairs = found.uses_pairs
         left_out = len(prompts) - len(found.prompts)
         unused = Counter({"prompts with too few reasonings": left_out} if left_out else {})
         rows = tuple(prompts[place][index] for place, index in found.rows)
-        return Scored(found.matrix, unused=unused, traces=rows)
+        return StepScores(found.matrix, unused=unused, traces=rows)
 
 
 class PolicyLikelihood:
@@ -137,11 +114,11 @@ class PolicyLikelihood:
 
     kind: Kind = "model"
 
-    def __init__(self, policy: Policy, name: str) -> None:
+    def __init__(self, policy: LocalModel, name: str) -> None:
         self.policy = policy
         self.name = name
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
         """Every trace under every distinct prompt."""
         unused: Counter[str] = Counter()
         traces: list[tuple[Trace, TextTrace]] = []
@@ -159,7 +136,7 @@ class PolicyLikelihood:
             unused["longer than the model's context"] = len(traces) - len(fitting)
         matrix = cross_score([trace for trace, _ in fitting], self.policy) if fitting else None
         reason = "" if matrix else _too_few(unused)
-        return Scored(matrix, reason, +unused, tuple(one for _, one in fitting))
+        return StepScores(matrix, reason, +unused, tuple(one for _, one in fitting))
 
     def _context(self, trace: TextTrace) -> IntArray:
         encode = self.policy.tokenizer.encode
@@ -193,7 +170,7 @@ class ServerLikelihood:
         self.server = server
         self.name = name
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> Scored:
+    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
         """Every trace under every distinct prompt, in one call."""
         unused: Counter[str] = Counter()
         traces, unused[IMAGES] = _readable(prompts)
@@ -202,7 +179,7 @@ class ServerLikelihood:
             contexts.setdefault(plain(trace.prompt) + trace.lead, len(contexts)) for trace in traces
         ]
         if len(contexts) < 2:
-            return Scored(None, _too_few(unused), +unused)
+            return StepScores(None, _too_few(unused), +unused)
         pairs = [(context, trace.reasoning) for trace in traces for context in contexts]
         values = self.server.score_texts(pairs)
         owner_N = np.array(owners, dtype=np.int64)
@@ -212,7 +189,36 @@ class ServerLikelihood:
             np.array([len(one) for one in own], dtype=np.int64),
             owner_N,
         )
-        return Scored(matrix, unused=+unused, traces=tuple(traces))
+        return StepScores(matrix, unused=+unused, traces=tuple(traces))
+
+
+def plain(prompt: LoggedPrompt) -> str:
+    """A prompt as text; chat becomes one paragraph a message and waits for the assistant."""
+    if isinstance(prompt, str):
+        return prompt
+    turns = "".join(f"{role.capitalize()}: {content}\n" for role, content in prompt)
+    return f"{turns}Assistant: "
+
+
+def _only_model(url: str) -> str:
+    root = url.rstrip("/").removesuffix("/v1")
+    request = urllib.request.Request(f"{root}/v1/models")  # noqa: S310 - the user's own http(s) URL
+    if key := os.environ.get(API_KEY):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
+            names = [str(one["id"]) for one in json.load(answer)["data"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"--model {url}: the server does not say what it serves ({error}); "
+            f"name the model as {url}#NAME"
+        ) from error
+    if len(names) != 1:
+        raise ModelError(
+            f"--model {url} serves {len(names)} models ({', '.join(names[:5])}); "
+            f"name one as {url}#NAME"
+        )
+    return names[0]
 
 
 def _readable(prompts: Sequence[Sequence[TextTrace]]) -> tuple[list[TextTrace], int]:
@@ -226,14 +232,6 @@ def _too_few(unused: Counter[str]) -> str:
     if unused[IMAGES]:
         return f"{IMAGES}, which a model cannot be shown here; leave --model out"
     return "fewer than two distinct prompts"
-
-
-def plain(prompt: Prompt) -> str:
-    """A prompt as text; chat becomes one paragraph a message and waits for the assistant."""
-    if isinstance(prompt, str):
-        return prompt
-    turns = "".join(f"{role.capitalize()}: {content}\n" for role, content in prompt)
-    return f"{turns}Assistant: "
 
 
 def _messages(chat: Chat) -> list[Message]:

@@ -13,7 +13,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ragen2.audit.rollouts import LoggedRollout, Prompt, ReasoningRule, Split, Unusable, digest
+from ragen2.audit.rollouts import (
+    LoggedPrompt,
+    LoggedRollout,
+    ReasoningRule,
+    Split,
+    Unusable,
+    digest,
+)
 
 MAX_CHARACTERS = 8192
 """Of a reasoning that are kept; memory and the cost of scoring are bounded by it."""
@@ -28,7 +35,7 @@ Item = TypeVar("Item")
 class TextTrace:
     """One reasoning with the prompt it was written for, as text."""
 
-    prompt: Prompt
+    prompt: LoggedPrompt
     lead: str
     reasoning: str
 
@@ -44,7 +51,7 @@ class Play:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SampleLimits:
     """How much of a log is kept."""
 
     prompts: int = 32
@@ -76,7 +83,7 @@ class Smallest(Generic[Item]):
 class PromptSample:
     """Kept rollouts of one prompt of one step."""
 
-    def __init__(self, key: bytes, limits: Limits) -> None:
+    def __init__(self, key: bytes, limits: SampleLimits) -> None:
         self.key = key
         self.num_seen = 0
         self.traces = [Smallest[TextTrace](limits.traces) for _ in range(limits.turns)]
@@ -96,7 +103,7 @@ class StepSample:
     num_cut: int = 0
     by_key: dict[bytes, PromptSample] = field(default_factory=dict)
 
-    def slot(self, key: bytes, limits: Limits) -> PromptSample | None:
+    def slot(self, key: bytes, limits: SampleLimits) -> PromptSample | None:
         """The sample of a prompt; None when the prompt does not belong to those kept."""
         if key in self.by_key:
             return self.by_key[key]
@@ -123,7 +130,7 @@ class StepSample:
 class Reservoir:
     """Takes rollouts one at a time and keeps what fits the limits."""
 
-    def __init__(self, limits: Limits, rule: ReasoningRule) -> None:
+    def __init__(self, limits: SampleLimits, rule: ReasoningRule) -> None:
         self.limits = limits
         self.rule = rule
         self.without: Counter[str] = Counter()

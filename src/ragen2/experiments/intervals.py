@@ -21,7 +21,7 @@ FEWEST_PAIRS = 10
 """Of a rank correlation with an interval: samples of fewer are too much alike, and its interval too short."""
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)
-Pair = tuple[float, float]
+ValuePair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def bootstrap_estimate(
 
 
 def spearman_estimate(
-    strata: Sequence[Sequence[Pair]], name: str, of: str = "runs"
+    strata: Sequence[Sequence[ValuePair]], name: str, of: str = "runs"
 ) -> Estimate | None:
     """Spearman's correlation inside each stratum, averaged by size; None below 3 pairs in all of them."""
     used = [list(one) for one in strata if _spearman([one]) is not None]
@@ -117,11 +117,11 @@ def spearman_estimate(
 
 
 def grouped_spearman_estimate(
-    groups: Sequence[Sequence[Pair]], name: str, of: str
+    groups: Sequence[Sequence[ValuePair]], name: str, of: str
 ) -> Estimate | None:
     """Spearman's correlation over all pairs; whole groups are drawn, because pairs of one are alike."""
 
-    def statistic(drawn: Sequence[Sequence[Sequence[Pair]]]) -> float | None:
+    def statistic(drawn: Sequence[Sequence[Sequence[ValuePair]]]) -> float | None:
         return _spearman([[pair for group in drawn[0] for pair in group]])
 
     return _of_enough(bootstrap_estimate([groups], statistic, name, of))
@@ -133,7 +133,7 @@ def _of_enough(found: Estimate | None) -> Estimate | None:
     return Estimate(found.value, None, None, found.num, found.how)
 
 
-def _spearman(strata: Sequence[Sequence[Pair]]) -> float | None:
+def _spearman(strata: Sequence[Sequence[ValuePair]]) -> float | None:
     total, weight = 0.0, 0
     for pairs in strata:
         rho = rank_correlation([x for x, _ in pairs], [y for _, y in pairs])

@@ -26,13 +26,17 @@ from ragen2.experiments.findings import (
 )
 from ragen2.experiments.intervals import Estimate
 from ragen2.experiments.plan import RUNS, Plan, told_settings
-from ragen2.experiments.started import FILE as STARTED
-from ragen2.experiments.started import read_started
+from ragen2.experiments.running import STARTED, read_started
 from ragen2.reports.figures import save_figure
 from ragen2.reports.load import load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.runs.machine import Machine, code_commit, this_machine
-from ragen2.runs.sessions import installed_versions, read_sessions
+from ragen2.runs.sessions import (
+    Machine,
+    code_commit,
+    installed_versions,
+    read_sessions,
+    this_machine,
+)
 from ragen2.trainer.jobs.run import Job, JobStatus, is_finished
 
 
@@ -74,7 +78,7 @@ DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenResults:
     """The files that were written, and why figures were not."""
 
     folder: Path
@@ -99,7 +103,7 @@ def load_cells(plan: Plan) -> Cells:
     return Cells(mine, list(others), labels)
 
 
-def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Written:
+def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> WrittenResults:
     """Analyse what is finished and write everything; run again, it writes the same files anew."""
     cells = load_cells(plan)
     found = find_analysis(plan.grid.analysis)(cells)
@@ -121,8 +125,8 @@ def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Wr
     try:
         files += _figures(folder / "figures", found)
     except DependencyError as error:
-        return Written(folder, found, files, str(error))
-    return Written(folder, found, files)
+        return WrittenResults(folder, found, files, str(error))
+    return WrittenResults(folder, found, files)
 
 
 def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:

@@ -73,6 +73,14 @@ class Figure:
     """Inches; side by side the highest one counts."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """Figures that stand side by side in one file, and the name of that file."""
+
+    name: str
+    charts: list[Figure]
+
+
 def chart_figure(chart: Chart) -> Figure:
     """Lines over steps, with bands where a series has an interval."""
     if not any(series.steps for series in chart.series):

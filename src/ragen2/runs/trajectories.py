@@ -22,6 +22,8 @@ from ragen2.types import (
     Turn,
 )
 
+Find = Callable[[str], Image] | None
+
 
 def group_lines(group: Group, step: int) -> list[str]:
     """One line a trajectory."""
@@ -107,9 +109,6 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "penalty": turn.penalty,
         **_seen(turn),
     }
-
-
-Find = Callable[[str], Image] | None
 
 
 def _read_trajectory(data: dict[str, Any], image: Find) -> Trajectory:

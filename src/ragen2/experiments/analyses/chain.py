@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, difference, level, require_axes
-from ragen2.experiments.cells import RETRIEVAL, SUCCESS, Cells, change, final, first
+from ragen2.experiments.cells import (
+    NONE,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    change,
+    difference,
+    final,
+    first,
+    level,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.reports.figures import NamedFigure
 
 LINKS = (
     ("input to reasoning", RETRIEVAL, "retrieval above chance"),

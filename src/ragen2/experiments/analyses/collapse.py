@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.analyses.dynamics import first_warning
-from ragen2.experiments.arms import NONE, POINTS, difference, level, require_axes
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
+    NONE,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
     change,
+    difference,
     early,
     late,
+    level,
+    require_axes,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import share_estimate
+from ragen2.reports.figures import NamedFigure
 from ragen2.reports.load import Run
 
 VALIDITY = "rollout/format_validity"

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, Measure, average, peak, training_seconds
+from ragen2.experiments.cells import (
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    Measure,
+    average,
+    filter_gain,
+    level,
+    peak,
+    require_axes,
+    training_seconds,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import Estimate, mean_estimate
+from ragen2.reports.figures import NamedFigure
 
 
 def analyse(cells: Cells) -> Findings:

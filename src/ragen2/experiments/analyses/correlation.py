@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, final, late
+from ragen2.experiments.cells import SUCCESS, Cells, final, late, require_axes
 from ragen2.experiments.charts import estimates_figure, scatter_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Estimate, Pair, spearman_estimate
-from ragen2.reports.figures import Figure
+from ragen2.experiments.findings import Claim, Findings, Table
+from ragen2.experiments.intervals import Estimate, ValuePair, spearman_estimate
+from ragen2.reports.figures import Figure, NamedFigure
 
 PROXIES = (
     "mi_estimate",
@@ -84,7 +83,7 @@ def correlation(cells: Cells, metric: str) -> Estimate | None:
     return spearman_estimate(strata, metric)
 
 
-def _pairs(cells: Cells, metric: str) -> list[Pair]:
+def _pairs(cells: Cells, metric: str) -> list[ValuePair]:
     found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.distinct]
     return [(x, y) for x, y in found if x is not None and y is not None]
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, averaged, filter_gain, level, require_axes
-from ragen2.experiments.cells import MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    MI,
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    averaged,
+    filter_gain,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import Estimate, paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 DECOUPLED = (
     ("rule", "top_p", "nonzero"),

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 
 from ragen2.diagnostics.statistics.trends import departure, trend
 from ragen2.experiments.analyses.correlation import success_table
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, Cells, change, gain
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    change,
+    gain,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Findings, Table
 from ragen2.experiments.intervals import mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 
 TRAINED = "rollout/success"

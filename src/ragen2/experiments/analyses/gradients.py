@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from ragen2.diagnostics.metrics.gradients import rank_correlation
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import Cells
+from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import Estimate, mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import POINTS, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, Measure, final, late
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    POINTS,
+    SUCCESS,
+    Cells,
+    Measure,
+    final,
+    late,
+    level,
+    require_axes,
+)
 from ragen2.experiments.charts import scatter_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Pair, share_estimate, spearman_estimate
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.intervals import ValuePair, share_estimate, spearman_estimate
+from ragen2.reports.figures import NamedFigure
 
 VALIDITY = "rollout/format_validity"
 VALID = 0.95
@@ -96,7 +107,7 @@ def analyse(cells: Cells) -> Findings:
     )
 
 
-def _pairs(cells: Cells, setting: str, measure: Measure) -> list[Pair]:
+def _pairs(cells: Cells, setting: str, measure: Measure) -> list[ValuePair]:
     sign = -1.0 if setting == "filter.mass" else 1.0
     found = [(one.labels.get(setting), measure(one.run)) for one in cells.runs]
     return [(sign * float(x), y) for x, y in found if x is not None and y is not None]

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, difference, level, require_axes
-from ragen2.experiments.cells import MI, RETRIEVAL, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    MI,
+    NONE,
+    POINTS,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    average,
+    difference,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.reports.figures import NamedFigure
 
 PROMPT, TRAJECTORY = "top_p", "trajectory"
 

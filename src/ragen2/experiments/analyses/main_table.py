@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ragen2.experiments.arms import NONE, POINTS, averaged, filter_gain, level, require_axes
 from ragen2.experiments.cells import (
     MI,
+    NONE,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
     average,
+    averaged,
+    filter_gain,
     final,
     first,
     late,
+    level,
     peak,
+    require_axes,
 )
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Findings, Table
 from ragen2.experiments.intervals import Estimate, paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 
 def analyse(cells: Cells) -> Findings:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    filter_gain,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Pair, spearman_estimate
-from ragen2.reports.figures import Figure
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.intervals import ValuePair, spearman_estimate
+from ragen2.reports.figures import Figure, NamedFigure
 
 SLIP = "env.slip"
 
@@ -63,7 +75,7 @@ def analyse(cells: Cells) -> Findings:
     )
 
 
-def _gains(cells: Cells, arm: str) -> list[Pair]:
+def _gains(cells: Cells, arm: str) -> list[ValuePair]:
     """Slip and gain of each seed."""
     found = []
     for (slip,), mine in cells.groups(SLIP):
@@ -76,7 +88,7 @@ def _gains(cells: Cells, arm: str) -> list[Pair]:
     return found
 
 
-def _levels(cells: Cells, metric: str) -> list[Pair]:
+def _levels(cells: Cells, metric: str) -> list[ValuePair]:
     plain = cells.where(filter=NONE)
     found = [(float(one.labels[SLIP]), late(metric)(one.run)) for one in plain.runs]
     return [(slip, value) for slip, value in found if value is not None]

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import measure
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import Cells
+from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import Estimate, mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 from ragen2.runs.scores import ScopeScores, list_scores, read_scores
 from ragen2.seeding import stream

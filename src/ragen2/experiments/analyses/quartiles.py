@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ragen2.experiments.arms import POINTS, difference, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, final, late, peak
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    difference,
+    final,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import spearman_estimate
+from ragen2.reports.figures import NamedFigure
 
 MEASURES = (
     ("success", peak(SUCCESS), POINTS, "points"),

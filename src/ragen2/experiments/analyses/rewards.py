@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, average, final, late, peak
+from ragen2.experiments.cells import (
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    filter_gain,
+    final,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 LR = "learner.lr"
 TUNING = "tuning"

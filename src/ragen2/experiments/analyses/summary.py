@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ragen2.experiments.arms import POINTS, level
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
@@ -16,11 +16,13 @@ from ragen2.experiments.cells import (
     final,
     first,
     late,
+    level,
     peak,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 Labels = tuple[tuple[str, str], ...]
 MOST_LINES = 6

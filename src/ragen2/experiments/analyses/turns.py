@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from ragen2.diagnostics.statistics.trends import departure, trend
-from ragen2.experiments.arms import level, require_axes
-from ragen2.experiments.cells import MI, Cells, change, early, late
+from ragen2.experiments.cells import MI, Cells, change, early, late, level, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
 from ragen2.experiments.intervals import Estimate, mean_estimate, paired_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 
 POSITION = re.compile(r"collapse/(?:first_turn|turn_(\d+))/mi_estimate")
 MULTI, SINGLE = "multi", "single"

@@ -40,7 +40,7 @@ LARGEST = 64
 """Rows and columns of a board that is drawn; text can say anything."""
 
 Cell = tuple[int, int]
-Reader = Callable[[str, Rows | None], Rows | None]
+BoardReader = Callable[[str, Rows | None], Rows | None]
 
 
 class Boards:
@@ -48,7 +48,7 @@ class Boards:
 
     def __init__(self, env: str, settings: Mapping[str, Any]) -> None:
         self.legend: Legend = {}
-        self._read: Reader = lambda text, before: None
+        self._read: BoardReader = lambda text, before: None
         self._before: Rows | None = None
         if env == "FrozenLake":
             size = int(settings.get("size", 4))

@@ -9,8 +9,8 @@ from typing import Any
 from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases
 from ragen2.reports.data.boards import boards_of
 from ragen2.reports.data.charts import scope_label
+from ragen2.reports.data.episodes import Blocks, Pictures, seen_of
 from ragen2.reports.data.numbers import short, spread_over
-from ragen2.reports.data.pictures import Pictures, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import MAX_ROWS, ScopeScores, list_scores, read_scores
@@ -18,9 +18,6 @@ from ragen2.runs.scores import MAX_ROWS, ScopeScores, list_scores, read_scores
 MOST_STEPS = 40
 """Steps whose matrices are in the page."""
 NEAREST_ABOUT = "share of neighbouring word pairs that both reasonings have"
-
-Blocks = dict[str, Callable[[], Any]]
-"""Heavy parts by name, each made when it is asked for."""
 
 
 def matrices_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, list[str]]:

@@ -23,6 +23,7 @@ FROM_ROLLOUTS = (
     "Labels here come from the saved rollouts alone; the shares in the curves also rest on replays in "
     "the environment, so they may differ."
 )
+Labelled = tuple[int, Triaged]
 
 
 def reward_of(run: Run) -> dict[str, Any] | None:
@@ -60,9 +61,6 @@ def reward_of(run: Run) -> dict[str, Any] | None:
         ],
         "note": " ".join((notes if len(shown) < len(scored) else []) + [FROM_ROLLOUTS]),
     }
-
-
-Labelled = tuple[int, Triaged]
 
 
 def _triaged_file(path: Path) -> tuple[Labelled, ...]:
