@@ -95,11 +95,20 @@ class Cells:
         found = [measure(one.run) for one in self.runs]
         return [value for value in found if value is not None]
 
+    def points(self, across: Measure, up: Measure) -> list[tuple[float, float]]:
+        """Two measures of every run that has both."""
+        found = [(across(one.run), up(one.run)) for one in self.runs]
+        return [(x, y) for x, y in found if x is not None and y is not None]
+
     def groups(self, *axes: str) -> Iterator[tuple[tuple[str, ...], Cells]]:
         """Runs that share the labels of these axes, in the order of the grid."""
         shared = [one for one in self.runs if all(axis in one.labels for axis in axes)]
         for key in dict.fromkeys(tuple(one.labels[axis] for axis in axes) for one in shared):
             yield key, self.where(**dict(zip(axes, key, strict=True)))
+
+    def split(self, axis: str) -> dict[str, Cells]:
+        """The runs of each label of an axis, in the order of the grid."""
+        return {label: self.where(**{axis: label}) for label in self.axis(axis)}
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -220,8 +229,25 @@ def difference(
     """How much larger a measure is with one label of an axis than with another, paired by seed."""
     first = cells.where(**{axis: one}).by_seed(measure)
     second = cells.where(**{axis: other}).by_seed(measure)
-    found = paired_estimate(first, second)
-    return None if found is None else found.times(factor)
+    return paired_estimate(first, second, factor)
+
+
+def filters(cells: Cells) -> list[str]:
+    """Labels of the arms that have a filter."""
+    return [label for label in cells.axis("filter") if label != NONE]
+
+
+def first_filter(cells: Cells) -> str:
+    """The filter that an analysis of one filter is about; the paper's where no run has one yet."""
+    return (filters(cells) or ["top_p"])[0]
+
+
+def seed_gains(cells: Cells, arm: str) -> dict[int, float]:
+    """Peak held-out success with a filter less without, of each seed that has both."""
+    with_filter = cells.where(filter=arm).by_seed(peak(SUCCESS))
+    without = cells.where(filter=NONE).by_seed(peak(SUCCESS))
+    shared = sorted(with_filter.keys() & without.keys())
+    return {seed: with_filter[seed] - without[seed] for seed in shared}
 
 
 def filter_gain(cells: Cells, arm: str, *, at_peak: bool = True) -> Estimate | None:

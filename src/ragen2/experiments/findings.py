@@ -77,6 +77,11 @@ class Coverage:
 NOTHING_RUN = Coverage()
 
 
+def claimed(name: str, estimate: Estimate | None, unit: str, digits: int = 2) -> list[Claim]:
+    """The claim in a list, to be added to others; an empty one where there is no estimate."""
+    return [] if estimate is None else [Claim(name, estimate, unit, digits)]
+
+
 def verdict(
     row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN
 ) -> ClaimVerdict:

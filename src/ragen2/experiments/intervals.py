@@ -66,10 +66,13 @@ def mean_estimate(values: Sequence[float], how: str = "t over seeds") -> Estimat
     return Estimate(mean, mean - half, mean + half, len(values), how)
 
 
-def paired_estimate(first: Mapping[Key, float], second: Mapping[Key, float]) -> Estimate | None:
-    """Mean of ``first - second`` over the keys, most often seeds, that both have."""
+def paired_estimate(
+    first: Mapping[Key, float], second: Mapping[Key, float], factor: float = 1.0
+) -> Estimate | None:
+    """Mean of ``first - second`` over the keys, most often seeds, that both have, times ``factor``."""
     apart = [value - second[key] for key, value in first.items() if key in second]
-    return mean_estimate(apart, "t over paired seeds")
+    found = mean_estimate(apart, "t over paired seeds")
+    return None if found is None else found.times(factor)
 
 
 def share_estimate(marks: Sequence[bool]) -> Estimate | None:

@@ -15,7 +15,7 @@ from ragen2.experiments.cells import (
     require_axes,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.reports.figures import NamedFigure
 
 LINKS = (
@@ -51,14 +51,12 @@ def analyse(cells: Cells) -> Findings:
                     half_lost(mine, metric),
                 )
             )
-            if found is not None:
-                claims.append(Claim(f"change/{arm}/{name}", found, unit, 3))
+            claims += claimed(f"change/{arm}/{name}", found, unit, 3)
     for name, metric, unit in LINKS:
         for arm in arms:
             found = difference(cells, "filter", arm, NONE, change(metric)) if arm != NONE else None
-            if found is not None:
-                claims.append(Claim(f"saved/{arm}/{name}", found, unit, 3))
-    shown = {arm: cells.where(filter=arm) for arm in arms}
+            claims += claimed(f"saved/{arm}/{name}", found, unit, 3)
+    shown = cells.split("filter")
     figure = NamedFigure(
         "chain",
         [curves_figure(name, shown, metric, unit) for name, metric, unit in LINKS]

@@ -10,13 +10,14 @@ from ragen2.experiments.cells import (
     Measure,
     average,
     filter_gain,
+    first_filter,
     level,
     peak,
     require_axes,
     training_seconds,
 )
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate
 from ragen2.reports.figures import NamedFigure
 
@@ -24,7 +25,7 @@ from ragen2.reports.figures import NamedFigure
 def analyse(cells: Cells) -> Findings:
     """A row a shape: success, gain, seconds of a step, and how many tokens are updated on."""
     require_axes(cells, "shape", "filter")
-    (arm,) = [label for label in cells.axis("filter") if label != NONE][:1] or ("top_p",)
+    arm = first_filter(cells)
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
     for (shape,), mine in cells.groups("shape"):
@@ -50,8 +51,7 @@ def analyse(cells: Cells) -> Findings:
             ("time", time, "%"),
             ("tokens", tokens, "%"),
         ):
-            if found is not None:
-                claims.append(Claim(f"{name}/{shape}", found, unit, 1))
+            claims += claimed(f"{name}/{shape}", found, unit, 1)
     columns = (
         "shape",
         "prompts x group",

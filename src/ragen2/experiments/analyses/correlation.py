@@ -84,8 +84,7 @@ def correlation(cells: Cells, metric: str) -> Estimate | None:
 
 
 def _pairs(cells: Cells, metric: str) -> list[ValuePair]:
-    found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.distinct]
-    return [(x, y) for x, y in found if x is not None and y is not None]
+    return Cells(cells.distinct).points(late(metric), final(SUCCESS))
 
 
 def _scatter(cells: Cells, proxy: str) -> Figure:

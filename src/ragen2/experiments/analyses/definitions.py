@@ -11,13 +11,14 @@ from ragen2.experiments.cells import (
     average,
     averaged,
     filter_gain,
+    filters,
     late,
     level,
     peak,
     require_axes,
 )
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, paired_estimate
 from ragen2.reports.figures import NamedFigure
 
@@ -33,7 +34,7 @@ DECOUPLED = (
 def analyse(cells: Cells) -> Findings:
     """A row a task and filter, gains against none, and the parts of dynamic sampling one by one."""
     require_axes(cells, "task", "filter")
-    arms = [label for label in cells.axis("filter") if label != NONE]
+    arms = filters(cells)
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
     for (task, arm), mine in cells.groups("task", "filter"):
@@ -50,8 +51,7 @@ def analyse(cells: Cells) -> Findings:
                 level(mine, late(MI)),
             )
         )
-        if gain is not None:
-            claims.append(Claim(f"gain/{task}/{arm}", gain, "points", 1))
+        claims += claimed(f"gain/{task}/{arm}", gain, "points", 1)
     drawn = []
     for arm in arms:
         found = _average_difference(cells, arm, NONE)
@@ -62,8 +62,7 @@ def analyse(cells: Cells) -> Findings:
     for name, one, other in DECOUPLED:
         found = _average_difference(cells, one, other)
         parts.append((name, one, other, found))
-        if found is not None:
-            claims.append(Claim(f"part/{name}", found, "points", 1))
+        claims += claimed(f"part/{name}", found, "points", 1)
     columns = (
         "task",
         "filter",
@@ -102,5 +101,4 @@ def _average_difference(cells: Cells, one: str, other: str) -> Estimate | None:
         )
         for arm in (one, other)
     ]
-    found = paired_estimate(sides[0], sides[1])
-    return None if found is None else found.times(POINTS)
+    return paired_estimate(sides[0], sides[1], POINTS)

@@ -15,7 +15,7 @@ from ragen2.experiments.cells import (
     require_axes,
 )
 from ragen2.experiments.charts import scatter_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import ValuePair, share_estimate, spearman_estimate
 from ragen2.reports.figures import NamedFigure
 
@@ -62,8 +62,7 @@ def analyse(cells: Cells) -> Findings:
                 _pairs(here, STRENGTH.get(sweep, ""), measure) for _, here in mine.groups("task")
             ]
             trend = spearman_estimate(strata, f"interventions {sweep} {name}")
-            if trend is not None:
-                claims.append(Claim(f"trend/{sweep}/{name}", trend, "rank correlation"))
+            claims += claimed(f"trend/{sweep}/{name}", trend, "rank correlation")
     claims += _validity_claims(cells)
     columns = (
         "intervention",
@@ -75,22 +74,9 @@ def analyse(cells: Cells) -> Findings:
         "final success, %",
         "format validity",
     )
-    plane = {
-        sweep: [
-            (x, y)
-            for one in mine.runs
-            if (x := late(ENTROPY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-        ]
-        for (sweep,), mine in cells.groups("block")
-    }
-    validity = {
-        sweep: [
-            (x, y)
-            for one in mine.runs
-            if (x := late(VALIDITY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-        ]
-        for (sweep,), mine in cells.groups("block")
-    }
+    sweeps = cells.split("block").items()
+    plane = {sweep: mine.points(late(ENTROPY), late(MI)) for sweep, mine in sweeps}
+    validity = {sweep: mine.points(late(VALIDITY), late(MI)) for sweep, mine in sweeps}
     figures = [
         NamedFigure(
             "plane",
@@ -114,18 +100,10 @@ def _pairs(cells: Cells, setting: str, measure: Measure) -> list[ValuePair]:
 
 
 def _validity_claims(cells: Cells) -> list[Claim]:
-    pairs = [
-        (x, y)
-        for one in cells.distinct
-        if (x := late(VALIDITY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-    ]
-    claims = []
+    pairs = Cells(cells.distinct).points(late(VALIDITY), late(MI))
+    claims: list[Claim] = []
     rho = spearman_estimate([pairs], "interventions validity")
-    if rho is not None:
-        claims.append(Claim("rho/validity/mi", rho, "rank correlation"))
+    claims += claimed("rho/validity/mi", rho, "rank correlation")
     share = share_estimate([x >= VALID for x, _ in pairs])
-    if share is not None:
-        claims.append(
-            Claim("share/valid", share, "of runs have a format validity of at least 0.95")
-        )
+    claims += claimed("share/valid", share, "of runs have a format validity of at least 0.95")
     return claims

@@ -17,7 +17,7 @@ from ragen2.experiments.cells import (
     require_axes,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.reports.figures import NamedFigure
 
 PROMPT, TRAJECTORY = "top_p", "trajectory"
@@ -49,12 +49,10 @@ def analyse(cells: Cells) -> Findings:
             ("trajectory_less_none", TRAJECTORY, NONE),
         ):
             success = difference(mine, "filter", one, other, peak(SUCCESS), POINTS)
-            if success is not None:
-                claims.append(Claim(f"{name}/{task}/success", success, "points", 1))
+            claims += claimed(f"{name}/{task}/success", success, "points", 1)
             information = difference(mine, "filter", one, other, late(MI))
-            if information is not None:
-                claims.append(Claim(f"{name}/{task}/mi", information, "nats a token", 3))
-        arms = {arm: mine.where(filter=arm) for arm in mine.axis("filter")}
+            claims += claimed(f"{name}/{task}/mi", information, "nats a token", 3)
+        arms = mine.split("filter")
         figures.append(
             NamedFigure(
                 f"level-{task}",

@@ -16,6 +16,7 @@ from ragen2.experiments.cells import (
     filter_gain,
     final,
     first,
+    first_filter,
     late,
     level,
     peak,
@@ -30,7 +31,7 @@ from ragen2.reports.figures import NamedFigure
 def analyse(cells: Cells) -> Findings:
     """Gains by row (algorithm and model) and task, their average, and what goes with them."""
     require_axes(cells, "task", "filter")
-    (arm,) = [label for label in cells.axis("filter") if label != NONE][:1] or ("top_p",)
+    arm = first_filter(cells)
     rows = list(_rows(cells))
     gains = {
         (name, task): filter_gain(mine.where(task=task), arm)
@@ -97,8 +98,7 @@ def _average_gain_of(rows: list[Cells], arm: str) -> Estimate | None:
             for task in mine.planned_axis("task")
         ]
         arms.append(averaged(parts))
-    found = paired_estimate(arms[0], arms[1])
-    return None if found is None else found.times(POINTS)
+    return paired_estimate(arms[0], arms[1], POINTS)
 
 
 def _success_table(

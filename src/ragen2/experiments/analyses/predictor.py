@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen2.experiments.cells import POINTS, SUCCESS, CellRun, Cells, peak
 from ragen2.experiments.charts import scatter_figure
-from ragen2.experiments.findings import Claim, Findings, Table
+from ragen2.experiments.findings import Findings, Table, claimed
 from ragen2.experiments.intervals import (
     grouped_spearman_estimate,
     mean_estimate,
@@ -59,15 +59,13 @@ def analyse(cells: Cells) -> Findings:
     over_pairs = grouped_spearman_estimate(by_pair, "predictor pairs", "cells")
     over_cells = spearman_estimate([means], "predictor cells", "cells")
     for name, found in (("rho/pairs", over_pairs), ("rho/cells", over_cells)):
-        if found is not None:
-            claims.append(Claim(name, found, "rank correlation"))
+        claims += claimed(name, found, "rank correlation")
     for name, gains in (
         ("gain/high", [gain for ratio, gain in means if ratio >= THRESHOLD]),
         ("gain/low", [gain for ratio, gain in means if ratio < THRESHOLD]),
     ):
         found = mean_estimate(gains, "t over cells")
-        if found is not None:
-            claims.append(Claim(name, found, "points", 1))
+        claims += claimed(name, found, "points", 1)
     points: dict[str, list[tuple[float, float]]] = {}
     for one in pairs:
         points.setdefault(one.cell.partition(" ")[0], []).append((one.ratio, one.gain))

@@ -10,7 +10,7 @@ import numpy as np
 from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate
 from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
@@ -55,8 +55,7 @@ def analyse(cells: Cells) -> Findings:
                 )
                 rows.append((task, proxy, size, len(here), mean, spread))
                 points.append((float(size), spread))
-                if spread is not None:
-                    claims.append(Claim(f"spread/{task}/{proxy}/{size}", spread, "of the value"))
+                claims += claimed(f"spread/{task}/{proxy}/{size}", spread, "of the value")
             figures.append(NamedFigure(f"prompts-{task}-{proxy}", [_figure(task, proxy, points)]))
             enough = enough_size(points)
             if enough is not None:

@@ -19,7 +19,7 @@ from ragen2.experiments.cells import (
     require_axes,
 )
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import spearman_estimate
 from ragen2.reports.figures import NamedFigure
 
@@ -84,18 +84,15 @@ def _claims(task: str, cells: Cells, names: Sequence[str]) -> list[Claim]:
     """The first quartile less the last, and the trend; nothing where a planned quartile has no run."""
     if not names or not set(names) <= set(cells.axis("quartile")):
         return []
-    claims = []
+    claims: list[Claim] = []
     for name, measure, factor, unit in MEASURES:
         apart = difference(cells, "quartile", names[0], names[-1], measure, factor)
-        if apart is not None:
-            digits = 1 if factor > 1 else 3
-            claims.append(Claim(f"first_less_last/{task}/{name}", apart, unit, digits))
+        claims += claimed(f"first_less_last/{task}/{name}", apart, unit, 1 if factor > 1 else 3)
         pairs = [
             (float(one.labels["quartile"]), value)
             for one in cells.runs
             if one.labels["quartile"] in names and (value := measure(one.run)) is not None
         ]
         trend = spearman_estimate([pairs], f"quartiles {task} {name}")
-        if trend is not None:
-            claims.append(Claim(f"trend/{task}/{name}", trend, "rank correlation"))
+        claims += claimed(f"trend/{task}/{name}", trend, "rank correlation")
     return claims

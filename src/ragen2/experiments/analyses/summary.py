@@ -20,7 +20,7 @@ from ragen2.experiments.cells import (
     peak,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table
+from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import paired_estimate
 from ragen2.reports.figures import NamedFigure
 
@@ -86,14 +86,11 @@ def _filled(cells: Cells, axes: Sequence[str]) -> Cells:
 
 def _effects(cells: Cells, axis: str) -> list[Claim]:
     values = cells.axis(axis)
-    found = []
+    found: list[Claim] = []
     for value in values[1:]:
         sides = [_keyed(cells.where(**{axis: one}), axis) for one in (value, values[0])]
-        estimate = paired_estimate(sides[0], sides[1])
-        if estimate is not None:
-            found.append(
-                Claim(f"{axis} {value} less {values[0]}", estimate.times(POINTS), "points", 1)
-            )
+        estimate = paired_estimate(sides[0], sides[1], POINTS)
+        found += claimed(f"{axis} {value} less {values[0]}", estimate, "points", 1)
     return found
 
 
