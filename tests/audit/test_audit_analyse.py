@@ -98,7 +98,7 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert record.regime is None
     assert record.steps[0].absent["collapse/first_turn"] == (
-        "fewer than two prompts have 3 reasonings to compare"
+        "fewer than two prompts have 3 reasoning traces to compare"
     )
     verdict = judge(as_run(record, tmp_path))
     assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
@@ -110,7 +110,7 @@ def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts()]
     rows[0]["output"] = f"<think>{'word ' * 4000}</think>"
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
-    assert record.notes == ["1 reasonings were cut after 8192 characters"]
+    assert record.notes == ["1 reasoning traces were cut after 8192 characters"]
 
 
 def test_steps_that_were_left_out_are_told(audited, tmp_path):

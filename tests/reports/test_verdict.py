@@ -139,8 +139,8 @@ def test_evidence_of_a_measured_run_names_retrieval_information_and_entropy():
     found = judge(regimes(GOOD, metrics={f"{FIRST}{name}": 0.5 for name in names}))
     assert [one.text.split(":")[0] for one in found.evidence[1:]] == [
         "retrieval accuracy",
-        "mutual information, nats a token",
-        "conditional entropy H(Z|X), nats a token",
+        "mutual information, nats per token",
+        "conditional entropy H(Z|X), nats per token",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Three ways to ask how well a reasoning fits each prompt: its wording, a model, or a server.
+"""Three estimates of how well a reasoning trace fits each prompt: its wording, a model, or a server.
 
 All give a score matrix, so what is measured on it does not depend on where it comes from.
 """
@@ -44,17 +44,17 @@ class StepScores:
     reason: str = ""
     unused: Counter[str] = field(default_factory=Counter)
     traces: tuple[TextTrace, ...] = ()
-    """The reasoning of each row of the matrix."""
+    """The trace of each row of the matrix."""
 
 
 class Likelihood(Protocol):
-    """Scores the kept reasonings of a step under that step's prompts."""
+    """Scores the kept traces of a step under that step's prompts."""
 
     kind: Kind
     name: str
 
     def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
-        """One list of traces a prompt, in random order within each."""
+        """One list of traces per prompt, in random order within each."""
         ...
 
 
@@ -69,7 +69,7 @@ class LocalModel(Protocol):
         ...
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         ...
 
 
@@ -82,14 +82,14 @@ class TextServer(Protocol):
 
 
 class WordLikelihood:
-    """No model at all: the wording of the other reasonings of each prompt.
+    """No model at all: the wording of the other traces of each prompt.
 
     Whether word order counts is settled by the first step that can be scored and kept for all others:
     two ways of scoring differ in scale, and a log that changed between them would seem to change.
     """
 
     kind: Kind = "text"
-    name = "wording of the log's own reasonings"
+    name = "wording of the log's own reasoning traces"
 
     def __init__(self) -> None:
         self._uses_pairs: bool | None = None
@@ -100,11 +100,11 @@ class WordLikelihood:
         found = text_scores(texts, uses_pairs=self._uses_pairs)
         if found is None:
             return StepScores(
-                None, f"fewer than two prompts have {FEWEST_TRACES} reasonings to compare"
+                None, f"fewer than two prompts have {FEWEST_TRACES} reasoning traces to compare"
             )
         self._uses_pairs = found.uses_pairs
         left_out = len(prompts) - len(found.prompts)
-        unused = Counter({"prompts with too few reasonings": left_out} if left_out else {})
+        unused = Counter({"prompts with too few traces": left_out} if left_out else {})
         rows = tuple(prompts[place][index] for place, index in found.rows)
         return StepScores(found.matrix, unused=unused, traces=rows)
 
@@ -151,14 +151,14 @@ class PolicyLikelihood:
 
     def _fitting(self, traces: list[tuple[Trace, TextTrace]]) -> list[tuple[Trace, TextTrace]]:
         """Traces that fit after every prompt; a prompt too long for its own traces goes with them."""
-        room = self.policy.max_context
+        limit = self.policy.max_context
         own = [
             pair
             for pair in traces
-            if len(pair[0].prompt_ids_T) + len(pair[0].reasoning_ids_T) <= room
+            if len(pair[0].prompt_ids_T) + len(pair[0].reasoning_ids_T) <= limit
         ]
         longest = max((len(trace.prompt_ids_T) for trace, _ in own), default=0)
-        return [pair for pair in own if longest + len(pair[0].reasoning_ids_T) <= room]
+        return [pair for pair in own if longest + len(pair[0].reasoning_ids_T) <= limit]
 
 
 class ServerLikelihood:
@@ -193,7 +193,7 @@ class ServerLikelihood:
 
 
 def plain(prompt: LoggedPrompt) -> str:
-    """A prompt as text; chat becomes one paragraph a message and waits for the assistant."""
+    """A prompt as text; chat becomes one paragraph per message and waits for the assistant."""
     if isinstance(prompt, str):
         return prompt
     turns = "".join(f"{role.capitalize()}: {content}\n" for role, content in prompt)

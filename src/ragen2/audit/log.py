@@ -31,14 +31,14 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet", ".csv")
 OWN_RECORDS = frozenset({"steps.jsonl"})
 """Lines of a run directory that are not rollouts."""
 Advance = Callable[[int], None]
-"""Told how many more bytes of the file have been read."""
+"""Called with how many more bytes of the file have been read."""
 NO_STEP = 0
 """The step of rollouts whose log does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A row that is not even a row, and why."""
+    """A line that is no row at all, and why."""
 
     reason: str
 
@@ -126,7 +126,7 @@ def read_log(files: Sequence[Path], settings: ReadSettings, advance: Advance) ->
     log.no_trace = reservoir.without
     log.steps = reservoir.steps()
     log.num_steps = len(log.steps) + reservoir.num_left_out
-    if not any(step.num_reasonings for step in log.steps):
+    if not any(step.num_traces for step in log.steps):
         raise ConfigError(_nothing(log, files))
     return log
 
@@ -293,5 +293,5 @@ def _nothing(log: Log, files: Sequence[Path]) -> str:
     reasons += [f"{Path(path).name}: {why}" for path, why in list(log.unreadable.items())[:2]]
     cure = "check --reasoning" if log.no_trace else "check --format and --columns"
     place = files[0] if len(files) == 1 else f"{len(files)} files"
-    told = "; ".join(reasons) or "no rows"
-    return f"nothing to audit in {place}: {log.num_rows} rows read ({told}); {cure}"
+    found = "; ".join(reasons) or "no rows"
+    return f"nothing to audit in {place}: {log.num_rows} rows read ({found}); {cure}"

@@ -23,7 +23,7 @@ from ragen2.audit.rollouts import (
 )
 
 MAX_CHARACTERS = 8192
-"""Of a reasoning that are kept; memory and the cost of scoring are bounded by it."""
+"""Of a trace that are kept; memory and the cost of scoring are bounded by it."""
 MAX_PLAYS = 64
 """Rewards kept for each prompt."""
 ANSWER_CHARACTERS = 200
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class TextTrace:
-    """One reasoning with the prompt it was written for, as text."""
+    """One reasoning trace with the prompt it was written for, as text."""
 
     prompt: LoggedPrompt
     lead: str
@@ -98,7 +98,7 @@ class StepSample:
     step: int
     kept: Smallest[PromptSample]
     num_rollouts: int = 0
-    num_reasonings: int = 0
+    num_traces: int = 0
     reasoning_words: int = 0
     num_cut: int = 0
     by_key: dict[bytes, PromptSample] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class StepSample:
         return sample
 
     def count(self, split: Split) -> None:
-        """Add one reasoning to the step's totals, kept or not."""
-        self.num_reasonings += 1
+        """Add one trace to the step's totals, kept or not."""
+        self.num_traces += 1
         self.num_cut += len(split.reasoning) > MAX_CHARACTERS
         self.reasoning_words += len(split.reasoning.split())
 
@@ -171,23 +171,23 @@ class Reservoir:
 
     @property
     def num_left_out(self) -> int:
-        """Steps given up to make room."""
+        """Steps that were dropped to stay within the limits."""
         return len(self._left_out)
 
     def _trace_rank(self, what: str, key: bytes, number: int) -> int:
         return _rank(self.limits.seed, what, key, number)
 
     def _step(self, step: int) -> StepSample | None:
-        """The sample of a step; None for one that has been given up to make room."""
+        """The sample of a step; None for one that was dropped to stay within the limits."""
         if step in self._left_out:
             return None
         if step not in self._samples:
             self._samples[step] = StepSample(step, Smallest(self.limits.prompts))
             if len(self._samples) > self.limits.steps:
-                self._give_up_one()
+                self._drop_one()
         return self._samples.get(step)
 
-    def _give_up_one(self) -> None:
+    def _drop_one(self) -> None:
         """Drop the step whose neighbours are closest to each other; the first and last stay.
 
         So the kept steps lie about evenly over the log, and a trend has both its ends.

@@ -33,7 +33,7 @@ class Split:
     lead: str
     """What stands between the prompt and the reasoning: the opening tag, if the prompt lacks it.
 
-    Words before the tag are left out, so that all reasonings of a prompt follow the same context.
+    Words before the tag are left out, so that all traces of a prompt follow the same context.
     """
     reasoning: str
     """As it was written, white space and all."""
@@ -163,7 +163,7 @@ def is_messages(value: Any) -> bool:
 def message_text(message: Mapping[str, Any]) -> str:
     """All that a message says: separately kept reasoning in think tags, content, tool calls.
 
-    An image is a mark that equal images share, so that prompts which differ in nothing else are told apart.
+    An image is a mark that equal images share, so that prompts which differ in nothing else are distinct.
     """
     content = message.get("content")
     if isinstance(content, list):

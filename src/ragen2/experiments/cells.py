@@ -79,7 +79,7 @@ class Cells:
             if other.name != one.name:
                 apart = [axis for axis in one.labels if one.labels[axis] != other.labels.get(axis)]
                 raise ConfigError(
-                    f"this analysis reads one run a seed, but the list {apart[0]!r} makes several; give "
+                    f"this analysis reads one run per seed, but the list {apart[0]!r} makes several; give "
                     "it one value, or take another analysis"
                 )
         found = {seed: measure(one.run) for seed, one in of_seed.items()}

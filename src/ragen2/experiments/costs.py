@@ -1,13 +1,13 @@
 """What a run will need, computed and not measured: GPU memory and time, from the shape of its model.
 
-Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16
+Memory: float32 weights, gradients and AdamW's two moments (16 bytes per parameter); the sampler's bfloat16
 copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
-update keeps of a micro-batch: one float32 row a layer, one layer's inside in bfloat16, and the inside of
+update keeps of a micro-batch: one float32 row per layer, one layer's inside in bfloat16, and the inside of
 as many layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read
 images). On the update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives
 4.7 GiB where all layers compute again (4.8 measured) and 9.7 where 5 GiB are kept (11.2 measured).
 
-Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and
+Time: arithmetic at a share of what the device can do, and at each written token one pass over weights and
 cache.
 """
 
@@ -68,7 +68,7 @@ class Device:
 
     name: str
     flops: float
-    """A second, in the type that matrices are multiplied in."""
+    """Per second, in the type that matrices are multiplied in."""
     use: float
     """Share of it that training reaches."""
     bytes_a_second: float
@@ -174,7 +174,7 @@ def _write_seconds(
 
 
 def _update_seconds(config: RunConfig, shape: ModelShape, device: Device, tokens: float) -> float:
-    """Forward, backward, and the forward again that checkpointing makes: 8 operations a weight and token."""
+    """Forward, backward and the recomputed forward of checkpointing: 8 operations per weight and token."""
     passes = 8.0 * config.learner.epochs
     if config.algorithm.kl_coefficient > 0.0:
         passes += 2.0

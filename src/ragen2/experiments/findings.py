@@ -174,8 +174,8 @@ def _paper_row(row: PaperRow, claim: Claim | None, coverage: Coverage) -> tuple[
     if claim is None:
         why = coverage.without_estimate(row.claim)
         return row.about, row.says or EMPTY, why, EMPTY, why
-    told = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
-    return row.about, row.says or EMPTY, told, claim.estimate.num, verdict(row, claim.estimate)
+    ours = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
+    return row.about, row.says or EMPTY, ours, claim.estimate.num, verdict(row, claim.estimate)
 
 
 def _escaped(text: str) -> str:

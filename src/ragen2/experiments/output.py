@@ -25,7 +25,7 @@ from ragen2.experiments.findings import (
     paper_table,
 )
 from ragen2.experiments.intervals import Estimate
-from ragen2.experiments.plan import RUNS, Plan, told_settings
+from ragen2.experiments.plan import RUNS, Plan, changed_settings
 from ragen2.experiments.running import STARTED, read_started
 from ragen2.reports.figures import save_figure
 from ragen2.reports.load import load_run_directory
@@ -41,7 +41,7 @@ from ragen2.trainer.jobs.run import Job, JobStatus, is_finished
 
 
 def provenance() -> dict[str, object]:
-    """Commit, versions and hardware of the process that writes; what cannot be told is left out."""
+    """Commit, versions and hardware of the process that writes; what is unknown is left out."""
     found: dict[str, object] = {
         "versions": installed_versions(),
         "hardware": this_machine().model_dump(mode="json"),
@@ -153,7 +153,7 @@ def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line an entry: table, row, column, value, ends of the interval, number."""
+    """One line per entry: table, row, column, value, ends of the interval, number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("table", "row", "column", "value", "low", "high", "n"))
@@ -216,11 +216,11 @@ def _coverage(plan: Plan, statuses: Sequence[JobStatus]) -> Coverage:
 
 def _distinct_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     """The settings of each cell once, by the name of its runs without the seed."""
-    return {job.folder.name.rpartition("-seed")[0]: told_settings(job.config) for job in jobs}
+    return {job.folder.name.rpartition("-seed")[0]: changed_settings(job.config) for job in jobs}
 
 
 def _records(runs: Sequence[CellRun]) -> bytes:
-    """Every record of every run, one a line, with the run's name; numbers are shortened."""
+    """Every record of every run, one per line, with the run's name; numbers are shortened."""
     lines = []
     for one in {one.name: one for one in runs}.values():
         for record in one.run.records:

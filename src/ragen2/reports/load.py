@@ -38,7 +38,7 @@ class Run:
     settings: dict[str, Any]
     records: tuple[StepRecord, ...]
     audit: AuditRecord | None = None
-    """What the audit found besides its steps; None for a run of ours."""
+    """What the audit found besides its steps; None for a run directory."""
 
     @property
     def name(self) -> str:

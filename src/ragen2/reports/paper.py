@@ -1,4 +1,4 @@
-"""Static figures of each chart of a report, one file a chart: for papers and slides."""
+"""Static figures of each chart of a report, one file per chart: for papers and slides."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run_figures(run: Run) -> Iterator[NamedFigure]:
 
 
 def compared_figures(runs: Sequence[Run], names: Sequence[str]) -> Iterator[NamedFigure]:
-    """Charts with a line a run, all paths in one plane, and what goes with success."""
+    """Charts with one line per run, all paths in one plane, and what goes with success."""
     shown = {chart.id: chart for run in runs for chart in charts_of(run)}
     for key in COMPARED:
         if key in shown:
@@ -107,7 +107,7 @@ def compared_figures(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Name
 
 
 def matrix_figure(scores: ScopeScores, step: int) -> Figure:
-    """Each reasoning's log-prob under each prompt a token, less its mean; its own prompt is outlined."""
+    """Each trace's log-prob per token under each prompt, less its mean; its own prompt is outlined."""
 
     def draw(axes: Axes) -> None:
         logp_NP = np.array(
@@ -126,9 +126,9 @@ def matrix_figure(scores: ScopeScores, step: int) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             whole_numbers(axis)
         axes.set_xlabel("prompt")
-        axes.set_ylabel("reasoning")
+        axes.set_ylabel("reasoning trace")
         bar = axes.figure.colorbar(image, ax=axes)
-        bar.set_label("nats a token above the row's mean")
+        bar.set_label("nats per token above the row's mean")
 
     return Figure(f"Retrieval matrix, step {step}", draw)
 
@@ -206,7 +206,7 @@ def bound_figure(probe: dict[str, Any]) -> Figure:
 
 
 def correlation_figure(found: dict[str, Any], names: Sequence[str]) -> Figure:
-    """A point a checkpoint, a mark of its own a run."""
+    """One point per checkpoint, with one mark per run."""
     marks = "os^Dvx"
 
     def draw(axes: Axes) -> None:
@@ -239,7 +239,7 @@ def _drawn(chart: PageChart, run: Run) -> Chart:
 
 
 def _overlaid(chart: PageChart, runs: Sequence[Run], names: Sequence[str]) -> Chart:
-    """The chart's most telling metric, a line a run."""
+    """The chart's most telling metric, one line per run."""
     recorded = {name for run in runs for name in run.recorded}
     first = [line for line in chart.series if line.metric in recorded]
     held_out = [line for line in first if line.metric.startswith("eval/")]

@@ -38,13 +38,13 @@ WORDS = {
 }
 NOT_MEASURED = "Collapse not measured"
 BASIS = {
-    "text": "Estimated from the wording of the log's own reasonings, not from a model's likelihoods; "
+    "text": "Estimated from the wording of the log's own reasoning traces, not from a model's likelihoods; "
     "confirm a collapse with --model.",
     "model": "Scored with {scorer}.",
     "server": "Scored by the server {scorer}.",
 }
 LATEST = 5
-"""Measurements whose median speaks for a period of the run; single ones are noisy."""
+"""Measurements whose median stands for a period of the run; single ones are noisy."""
 UNCHANGED = 0.05
 """Share of a value by which it may move and still count as the same."""
 
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RegimePeriod:
-    """The unbroken period of one regime that leads to the end of a run."""
+    """The regime that a run ends in, and the step from which it held without a break."""
 
     regime: str
     since: int
@@ -83,12 +83,12 @@ def judge(run: Run) -> Verdict:
     period = last_period(run)
     findings = run.audit.failures if run.audit else find_failures(run.records)
     besides = [one for one in findings if period is None or one.name != period.regime]
-    evidence = (*_evidence(run, period), *map(_told, besides), *_chain(run))
+    evidence = (*_evidence(run, period), *map(_failure_line, besides), *_chain(run))
     if period is None:
         text = (
             "No step had enough to compare."
             if run.audit
-            else "No step of this run compared reasonings across prompts."
+            else "No step of this run compared reasoning traces across prompts."
         )
         return Verdict(NOT_MEASURED, text + _also(besides), "unknown", evidence)
     tone = TONES[period.regime]
@@ -197,7 +197,7 @@ def _rows(run: Run) -> list[tuple[str, str]]:
             ("retrieval accuracy", f"{collapse}retrieval_accuracy"),
             ("mutual information", f"{collapse}mi_estimate"),
             ("share of prompts without reward variance", "reward/dead_ratio"),
-            ("words a reasoning", "rollout/reasoning_words"),
+            ("words per trace", "rollout/reasoning_words"),
         ]
     more = [
         (f"retrieval accuracy, {words}", f"collapse/{scope}/retrieval_accuracy")
@@ -208,8 +208,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
         ("held-out success", "eval/success"),
         ("retrieval accuracy", f"{collapse}retrieval_accuracy"),
         *more,
-        ("mutual information, nats a token", f"{collapse}mi_estimate"),
-        ("conditional entropy H(Z|X), nats a token", f"{collapse}conditional_entropy"),
+        ("mutual information, nats per token", f"{collapse}mi_estimate"),
+        ("conditional entropy H(Z|X), nats per token", f"{collapse}conditional_entropy"),
         ("format validity", "rollout/format_validity"),
     ]
 
@@ -217,8 +217,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
 def _change(label: str, series: Series) -> str:
     """The first and the last value, with the last one's interval."""
     places = (0, -1) if len(series.values) > 1 else (-1,)
-    told = ", ".join(f"{series.values[i]:.3g} at step {series.steps[i]}" for i in places)
-    text = f"{label}: {told}"
+    values = ", ".join(f"{series.values[i]:.3g} at step {series.steps[i]}" for i in places)
+    text = f"{label}: {values}"
     if series.low:
         text += f" (95% {series.low[-1]:.3g} to {series.high[-1]:.3g})"
     return text
@@ -246,7 +246,7 @@ def _tone(run: Run, metric: str) -> Tone | None:
     return "good" if p_values[-1] <= SIGNIFICANT else "bad"
 
 
-def _told(finding: Finding | FoundFailure) -> EvidenceLine:
+def _failure_line(finding: Finding | FoundFailure) -> EvidenceLine:
     name = finding.name.replace("_", " ")
     tone: Tone = "bad" if finding.severity == "severe" else "fair"
     return EvidenceLine(f"{name} since step {finding.since_step}: {finding.text}", None, tone)
@@ -258,7 +258,7 @@ def _also(besides: Sequence[Finding | FoundFailure]) -> str:
 
 
 def _chain(run: Run) -> list[EvidenceLine]:
-    """The newest reading of input -> reasoning -> action, if it was measured."""
+    """The newest finding on input -> reasoning -> action, if it was measured."""
     measured = [r.step for r in run.records if any(name.startswith("flow/") for name in r.metrics)]
     newest = {name: value for record in run.records for name, value in record.metrics.items()}
     return [EvidenceLine(f"step {step}: {read_chain(newest).text}") for step in measured[-1:]]

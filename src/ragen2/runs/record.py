@@ -53,7 +53,7 @@ class Rows(BaseModel):
     unused: dict[str, int] = {}
     """Rows that gave none, by reason."""
     no_trace: dict[str, int] = {}
-    """Rollouts whose rewards count but which gave no reasoning to score, by reason."""
+    """Rollouts whose rewards count but which gave no trace to score, by reason."""
 
 
 class FoundFailure(BaseModel):
@@ -97,6 +97,6 @@ class AuditRecord(BaseModel):
     regime: str | None = None
     """Regime of the last step that could be measured: the verdict."""
     regime_since: int | None = None
-    """First step of the unbroken stretch in that regime that leads to the end."""
+    """First step from which on every measured step is in that regime."""
     failures: list[FoundFailure] = []
     blind_prompts: list[BlindPrompt] = []

@@ -57,7 +57,7 @@ class RunDirectory:
 
     @property
     def steps_file(self) -> Path:
-        """One record a line."""
+        """One record per line."""
         return self.path / "steps.jsonl"
 
     def append(self, record: StepRecord) -> None:
@@ -91,7 +91,7 @@ class RunDirectory:
         self._clear_partials()
 
     def save_rollouts(self, step: int, groups: Iterable[Group]) -> None:
-        """One trajectory a line, in one file a step; the images that they name stand beside them."""
+        """One trajectory per line, in one file per step; the images that they name stand beside them."""
         played = list(groups)
         self.images.save(step, (image for group in played for image in images_of(group)))
         lines = [line for group in played for line in group_lines(group, step)]

@@ -26,7 +26,7 @@ Find = Callable[[str], Image] | None
 
 
 def group_lines(group: Group, step: int) -> list[str]:
-    """One line a trajectory."""
+    """One line per trajectory."""
     return [json.dumps(_trajectory(one, step), ensure_ascii=False) for one in group.trajectories]
 
 

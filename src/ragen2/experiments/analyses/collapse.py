@@ -30,8 +30,8 @@ VALIDITY = "rollout/format_validity"
 TRAINED = "rollout/success"
 SHOWN = (
     ("retrieval above chance", RETRIEVAL),
-    ("MI, nats a token", MI),
-    ("H(Z|X), nats a token", ENTROPY),
+    ("MI, nats per token", MI),
+    ("H(Z|X), nats per token", ENTROPY),
     ("token entropy", "update/entropy"),
     ("format validity", VALIDITY),
     ("success in training", TRAINED),

@@ -23,7 +23,7 @@ from ragen2.reports.figures import NamedFigure
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a shape: success, gain, seconds of a step, and how many tokens are updated on."""
+    """One row per shape: success, gain, seconds of a step, and how many tokens are updated on."""
     require_axes(cells, "shape", "filter")
     arm = first_filter(cells)
     rows: list[tuple[Entry, ...]] = []

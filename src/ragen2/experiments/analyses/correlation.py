@@ -30,7 +30,7 @@ SHOWN = (
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a proxy and scope; runs are the pairs, ranked inside each task."""
+    """One row per proxy and scope; runs are the pairs, ranked inside each task."""
     require_axes(cells, "task")
     rows, claims, drawn = [], [], []
     for scope in SCOPES:

@@ -32,7 +32,7 @@ DECOUPLED = (
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a task and filter, gains against none, and the parts of dynamic sampling one by one."""
+    """One row per task and filter, gains against none, and the parts of dynamic sampling one by one."""
     require_axes(cells, "task", "filter")
     arms = filters(cells)
     rows: list[tuple[Entry, ...]] = []
@@ -70,7 +70,7 @@ def analyse(cells: Cells) -> Findings:
         "peak success, %",
         "gain, points",
         "prompts kept",
-        "batches a step",
+        "batches per step",
         "MI",
     )
     tables = [
@@ -86,7 +86,9 @@ def analyse(cells: Cells) -> Findings:
         "definitions",
         [estimates_figure("Gain over no filter, averaged over tasks", drawn, "points of success")],
     )
-    note = "Resampling plays more rollouts a step: `batches a step` says how many times as many."
+    note = (
+        "Resampling plays more rollouts per step: `batches per step` says how many times as many."
+    )
     return Findings(tables, claims, [figure], [note])
 
 

@@ -26,9 +26,9 @@ TRAINED = "rollout/success"
 """Success in training: measured at every step, which a lead of a few steps needs."""
 LENGTH = "rollout/reasoning_tokens"
 SHOWN = (
-    ("MI, nats a token", MI),
+    ("MI, nats per token", MI),
     ("retrieval above chance", RETRIEVAL),
-    ("H(Z|X), nats a token", ENTROPY),
+    ("H(Z|X), nats per token", ENTROPY),
     ("success in training", TRAINED),
     ("reasoning, tokens", LENGTH),
 )

@@ -35,7 +35,7 @@ STRENGTH = {
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a strength of each intervention, and how each strength goes with H, MI and success."""
+    """One row per strength of each intervention, and how each strength goes with H, MI and success."""
     require_axes(cells, "block", "task")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -80,11 +80,15 @@ def analyse(cells: Cells) -> Findings:
     figures = [
         NamedFigure(
             "plane",
-            [scatter_figure("Where runs end", plane, "H(Z|X), nats a token", "MI, nats a token")],
+            [
+                scatter_figure(
+                    "Where runs end", plane, "H(Z|X), nats per token", "MI, nats per token"
+                )
+            ],
         ),
         NamedFigure(
             "validity",
-            [scatter_figure("Format and MI", validity, "format validity", "MI, nats a token")],
+            [scatter_figure("Format and MI", validity, "format validity", "MI, nats per token")],
         ),
     ]
     note = "A filter is turned up by keeping less mass, so its trends are those of 1 - mass."

@@ -24,7 +24,7 @@ PROMPT, TRAJECTORY = "top_p", "trajectory"
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a task and level; then prompt against trajectory level, paired by seed."""
+    """One row per task and level; then prompt against trajectory level, paired by seed."""
     require_axes(cells, "task", "filter")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -51,14 +51,14 @@ def analyse(cells: Cells) -> Findings:
             success = difference(mine, "filter", one, other, peak(SUCCESS), POINTS)
             claims += claimed(f"{name}/{task}/success", success, "points", 1)
             information = difference(mine, "filter", one, other, late(MI))
-            claims += claimed(f"{name}/{task}/mi", information, "nats a token", 3)
+            claims += claimed(f"{name}/{task}/mi", information, "nats per token", 3)
         arms = mine.split("filter")
         figures.append(
             NamedFigure(
                 f"level-{task}",
                 [
                     curves_figure(f"{task}: held-out success", arms, SUCCESS, "%", POINTS),
-                    curves_figure(f"{task}: MI", arms, MI, "nats a token"),
+                    curves_figure(f"{task}: MI", arms, MI, "nats per token"),
                 ],
             )
         )
@@ -67,7 +67,7 @@ def analyse(cells: Cells) -> Findings:
         "filter",
         "runs",
         "prompts kept",
-        "updated tokens a step",
+        "updated tokens per step",
         "peak success, %",
         "MI",
         "retrieval above chance",

@@ -64,7 +64,7 @@ def analyse(cells: Cells) -> Findings:
 
 
 def _rows(cells: Cells) -> Iterator[tuple[str, Cells]]:
-    """A row a planned pair of model and algorithm; a block without a list of models names none."""
+    """One row per planned pair of model and algorithm; a block without a list of models names none."""
     for key in dict.fromkeys(map(_key, cells.planned)):
         mine = [one for one in cells.runs if _key(one.labels) == key]
         planned = [labels for labels in cells.planned if _key(labels) == key]
@@ -154,7 +154,7 @@ def _detail_table(rows: list[tuple[str, Cells]], arm: str) -> Table:
         "prompts kept",
         "retrieval above chance without",
         "with",
-        "MI without, nats a token",
+        "MI without, nats per token",
         "MI with",
     )
     return Table("At the last step", columns, tuple(body))

@@ -27,7 +27,7 @@ SLIP = "env.slip"
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a slip and luck: success, gain of each filter, what the variance is made of, MI."""
+    """One row per slip and luck: success, gain of each filter, what the variance is made of, MI."""
     require_axes(cells, SLIP, "luck", "filter")
     arms = filters(cells)
     rows: list[tuple[Entry, ...]] = []

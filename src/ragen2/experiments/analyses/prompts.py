@@ -107,8 +107,8 @@ def drawn_batches(run: Run, proxy: str, seed: int) -> list[Drawn]:
             chosen = np.sort(rng.permutation(there)[:size])
             rows = np.flatnonzero(np.isin(owner_N, chosen))
             owner = np.searchsorted(chosen, owner_N[rows])
-            told = measure(logp_NP[np.ix_(rows, chosen)], length_N[rows], owner, resamples=0)
-            values.append(told[proxy])
+            measured = measure(logp_NP[np.ix_(rows, chosen)], length_N[rows], owner, resamples=0)
+            values.append(measured[proxy])
         found.append(Drawn(size, float(np.mean(values)), float(np.std(values, ddof=1))))
     return found
 

@@ -26,13 +26,13 @@ from ragen2.reports.figures import NamedFigure
 MEASURES = (
     ("success", peak(SUCCESS), POINTS, "points"),
     ("end", final(SUCCESS), POINTS, "points"),
-    ("mi", late(MI), 1.0, "nats a token"),
-    ("entropy", late(ENTROPY), 1.0, "nats a token"),
+    ("mi", late(MI), 1.0, "nats per token"),
+    ("entropy", late(ENTROPY), 1.0, "nats per token"),
 )
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a quartile (1 has most variance), the first against the last, and the trend over all four."""
+    """One row per quartile (1 has most variance), the first against the last, and the trend over all four."""
     require_axes(cells, "task", "quartile")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []

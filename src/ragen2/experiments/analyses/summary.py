@@ -30,7 +30,7 @@ MOST_LINES = 6
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a cell; and for each axis, each value against the first, paired over everything else."""
+    """One row per cell; and for each axis, each value against the first, paired over everything else."""
     axes = list(dict.fromkeys(axis for one in cells.runs for axis in one.labels))
     rows: list[tuple[Entry, ...]] = []
     shown = {}

@@ -40,11 +40,11 @@ def analyse(cells: Cells) -> Findings:
                 )
             )
             points.append((float(position), change_here))
-            claims += claimed(f"change/{where}/{position}", change_here, "nats a token", 3)
+            claims += claimed(f"change/{where}/{position}", change_here, "nats per token", 3)
         last = positions(mine)[-1:]
         if last and last[0] > 1:
             found = _last_less_first(mine, mi_at(last[0]))
-            claims += claimed(f"last_less_first/{where}", found, "nats a token", 3)
+            claims += claimed(f"last_less_first/{where}", found, "nats per token", 3)
             figures.append(
                 NamedFigure(f"turns-{task}-{pressure}", [_figure(f"{task}, {pressure}", points)])
             )
@@ -53,7 +53,7 @@ def analyse(cells: Cells) -> Findings:
             mine.where(turns=MULTI).by_seed(change(MI)),
             mine.where(turns=SINGLE).by_seed(change(MI)),
         )
-        claims += claimed(f"multi_less_single/{task}/{pressure}", found, "nats a token", 3)
+        claims += claimed(f"multi_less_single/{task}/{pressure}", found, "nats per token", 3)
     columns = (
         "task",
         "turns",
@@ -69,7 +69,7 @@ def analyse(cells: Cells) -> Findings:
         "are wide."
     )
     return Findings(
-        [Table("MI by turn position, nats a token", columns, tuple(rows), digits=3)],
+        [Table("MI by turn position, nats per token", columns, tuple(rows), digits=3)],
         claims,
         figures,
         [note],
@@ -106,4 +106,4 @@ def _onset(cells: Cells, metric: str) -> Estimate | None:
 
 
 def _figure(title: str, points: list[tuple[float, Estimate | None]]) -> Figure:
-    return lines_figure(f"{title}: change of MI", {"change": points}, "turn", "nats a token")
+    return lines_figure(f"{title}: change of MI", {"change": points}, "turn", "nats per token")

@@ -1,6 +1,6 @@
 """Boards from observations: rows of symbols, read by the environment's own signs and settings.
 
-An environment writes its board as text for the agent; a page draws it. Where the agent is told
+An environment writes its board as text for the agent; a page draws it. Where the agent gets
 coordinates instead, the board is put together from them.
 """
 
@@ -121,7 +121,7 @@ def _without_player(symbol: str) -> str:
 
 
 def _room(text: str, symbols: str) -> Rows | None:
-    """A Sokoban room told in coordinates; the border is wall."""
+    """A Sokoban room given in coordinates; the border is wall."""
     wall, floor, target, box_on, box, player, player_on = list(symbols)
     size = ROOM.search(text)
     parts = re.search(r"You (.*?) Boxes (.*?) Targets (.*?)(?: Walls (.*))?$", text, re.MULTILINE)

@@ -79,7 +79,7 @@ def scope_label(scope: str) -> str:
 def token_unit(run: Run) -> str:
     """What entropies are per; an audit without a model counts words."""
     is_text = run.audit is not None and run.audit.likelihood == "text"
-    return "nats a word" if is_text else "nats a token"
+    return "nats per word" if is_text else "nats per token"
 
 
 def read_page(page: str) -> list[list[str]]:
@@ -109,10 +109,10 @@ def _main(run: Run) -> list[PageChart]:
             "Retrieval accuracy",
             [ChartLine(f"{stem}retrieval_accuracy", "retrieval")],
             [ChartLine(f"{stem}retrieval_chance", "chance")],
-            "share of reasonings",
+            "share of traces",
             0.0,
             1.0,
-            "How often a reasoning fits its own prompt better than all others.",
+            "How often a trace fits its own prompt better than all others.",
         ),
         PageChart(
             "information",
@@ -157,7 +157,7 @@ def _scopes(recorded: frozenset[str]) -> list[PageChart]:
     for key, words, members in groups:
         for metric, guide, title, name, unit, ceiling in (
             ("retrieval_accuracy", "retrieval_chance", "Retrieval", "chance", "share", 1.0),
-            ("mi_estimate", "mi_bound", "I(X;Z)", "log P", "nats a token", None),
+            ("mi_estimate", "mi_bound", "I(X;Z)", "log P", "nats per token", None),
         ):
             lines = [ChartLine(f"collapse/{one}/{metric}", _turn_label(one)) for one in members]
             guides = [ChartLine(f"collapse/{one}/{guide}", name) for one in members[:1]]
@@ -186,13 +186,13 @@ def _vision(recorded: frozenset[str]) -> list[PageChart]:
             unit="share",
             floor=0.0,
             ceiling=1.0,
-            about="How often a reasoning is likelier with its own image than with another; 1/2 is blind.",
+            about="How often a trace is likelier with its own image than with another; 1/2 is blind.",
         ),
         PageChart(
             "image_information",
             "What the image tells, and the words",
             [ChartLine(f"{stem}{part}_mi", words) for part, words in parts],
-            unit="nats a token",
+            unit="nats per token",
             floor=0.0,
             about="I(X;Z) when the whole prompt is exchanged, only its image, only its words.",
         ),
@@ -210,7 +210,7 @@ def _filter_and_reward() -> list[PageChart]:
             "reward",
             "Reward",
             [ChartLine("reward/mean", "training"), ChartLine("eval/reward", "held out")],
-            unit="return an episode",
+            unit="return per episode",
         ),
         PageChart(
             "variance",
@@ -255,7 +255,7 @@ def _text(run: Run) -> list[PageChart]:
             PageChart(
                 "variety",
                 "Variety of wording",
-                [ChartLine("rollout/distinct_reasoning_ratio", "different reasonings over all")],
+                [ChartLine("rollout/distinct_reasoning_ratio", "different traces over all")],
                 unit="share",
                 floor=0.0,
                 ceiling=1.0,
@@ -276,7 +276,7 @@ def _text(run: Run) -> list[PageChart]:
                 ChartLine("rollout/reasoning_tokens", "reasoning"),
                 ChartLine("rollout/reply_tokens", "whole reply"),
             ],
-            unit="tokens a turn",
+            unit="tokens per turn",
             floor=0.0,
         ),
         PageChart(
@@ -297,14 +297,14 @@ def _update() -> list[PageChart]:
             "policy_entropy",
             "Policy entropy in the update",
             [ChartLine("update/entropy", "entropy")],
-            unit="nats a token",
+            unit="nats per token",
             floor=0.0,
         ),
         PageChart(
             "kl",
             "KL to the starting model",
             [ChartLine("update/kl", "KL")],
-            unit="nats a token",
+            unit="nats per token",
             floor=0.0,
         ),
         PageChart(

@@ -18,8 +18,8 @@ SUCCESS = ("eval/success", "rollout/success", "reward/mean")
 """What runs are compared by: the first that any of them has."""
 COLUMNS = (
     ("final retrieval", "retrieval_accuracy"),
-    ("final I(X;Z), nats a token", "mi_estimate"),
-    ("final H(Z|X), nats a token", "conditional_entropy"),
+    ("final I(X;Z), nats per token", "mi_estimate"),
+    ("final H(Z|X), nats per token", "conditional_entropy"),
 )
 UNFILTERED = "keep_all"
 
@@ -183,8 +183,8 @@ def _delta_words(finals: StepValue | None, success: str) -> str:
     if finals.low is None or finals.high is None:
         return f"final {success} differs by {finals.value:+.3g}"
     is_clear = finals.low > 0.0 or finals.high < 0.0
-    told = "beyond chance" if is_clear else "within what chance allows"
-    return f"final {success} differs by {finals.value:+.3g} ({finals.low:+.3g} to {finals.high:+.3g}), {told}"
+    how = "beyond chance" if is_clear else "within what chance allows"
+    return f"final {success} differs by {finals.value:+.3g} ({finals.low:+.3g} to {finals.high:+.3g}), {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +241,5 @@ def _correlation(
 
 def _correlation_words(over: str) -> str:
     if over == "runs":
-        return "One point a run: its last checkpoint that measured both."
-    return "One point a checkpoint. Those of one run are alike, so interval and p-value are too confident."
+        return "One point per run: its last checkpoint that measured both."
+    return "One point per checkpoint. Those of one run are alike, so interval and p-value are too confident."

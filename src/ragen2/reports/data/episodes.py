@@ -90,13 +90,13 @@ def choose(rows: Sequence[Row]) -> list[int]:
         ranked = sorted(members, key=lambda place: (-rows[place]["reward"], place))
         orders.append([ranked[0], *ranked[:0:-1]] if len(ranked) > 1 else ranked)
     chosen: list[int] = []
-    room = STEP_CHARACTERS
+    left = STEP_CHARACTERS
     for rank in range(max((len(order) for order in orders), default=0)):
         for order in orders:
             if rank >= len(order) or len(chosen) == MOST_EPISODES:
                 continue
-            room -= _characters(rows[order[rank]])
-            if chosen and room < 0:
+            left -= _characters(rows[order[rank]])
+            if chosen and left < 0:
                 return sorted(chosen)
             chosen.append(order[rank])
     return sorted(chosen)
@@ -112,7 +112,7 @@ class Pictures:
 
     def __init__(self, run: Path) -> None:
         self._store = ImageStore(run)
-        self._room = MOST_IMAGE_CHARACTERS
+        self._left = MOST_IMAGE_CHARACTERS
         self._known: dict[str, str] = {}
 
     def uri(self, name: str) -> str:
@@ -124,9 +124,9 @@ class Pictures:
                 found = ""
             self._known[name] = found
         found = self._known[name]
-        if len(found) > self._room:
+        if len(found) > self._left:
             return ""
-        self._room -= len(found)
+        self._left -= len(found)
         return found
 
 
@@ -284,8 +284,8 @@ def _turn(turn: Row, seen: dict[str, Any]) -> dict[str, Any]:
 
 def _has_more(turn: Row) -> bool:
     """Whether the reply as sampled holds more than its parts: it was not well-formed, or says more."""
-    told = len(turn["reasoning"]) + sum(len(action) + 4 for action in turn["actions"])
-    return not turn["valid"] or len(turn["text"]) > told + 60
+    known = len(turn["reasoning"]) + sum(len(action) + 4 for action in turn["actions"])
+    return not turn["valid"] or len(turn["text"]) > known + 60
 
 
 def _view(text: str, boards: Boards, seen: dict[str, Any]) -> dict[str, Any]:

@@ -88,10 +88,10 @@ def metrics_of(run: Run) -> dict[str, Any]:
 def plane_of(run: Run) -> dict[str, Any] | None:
     """The path through the regime plane; None when nothing was measured.
 
-    An audit by wording has no entropy a word, so its plane is that of whole reasonings.
+    An audit by wording has no entropy per word, so its plane is that of whole traces.
     """
     stem = f"collapse/{run.main_scope}/"
-    for ending, unit in (("", token_unit(run)), ("_seq", "nats a reasoning")):
+    for ending, unit in (("", token_unit(run)), ("_seq", "nats per trace")):
         across = f"{stem}conditional_entropy{ending}"
         up = f"{stem}mi_estimate" if not ending else f"{stem}mi_seq_estimate"
         points = [

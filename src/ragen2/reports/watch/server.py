@@ -93,9 +93,9 @@ class WatchServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Request)
         except (OSError, OverflowError) as error:
-            told = getattr(error, "strerror", None) or error
+            why = getattr(error, "strerror", None) or error
             raise RunError(
-                f"cannot listen on {host} port {port}: {told}; choose another --host or --port"
+                f"cannot listen on {host} port {port}: {why}; choose another --host or --port"
             ) from error
 
     @property
@@ -106,7 +106,7 @@ class WatchServer(ThreadingHTTPServer):
         return f"http://{host}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away is no error; anything else is told, and the server goes on."""
+        """A reader who went away is no error; anything else is logged, and the server goes on."""
         del request
         if isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.debug("%s went away", client_address)
@@ -115,7 +115,7 @@ class WatchServer(ThreadingHTTPServer):
 
 
 def open_watch(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> WatchServer:
-    """A server that listens; what is wrong with a path, or with what lies there, is told now."""
+    """A server that listens; a path that cannot be shown is an error now."""
     followed = Followed(paths)
 
     def build() -> tuple[Data, Blocks]:

@@ -32,7 +32,7 @@ LOGGERS: Mapping[LoggerName, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """What a logger is told about the run."""
+    """What a logger learns about the run."""
 
     directory: Path
     project: str
@@ -126,14 +126,14 @@ def require_loggers(names: Sequence[LoggerName]) -> None:
 def open_loggers(names: Sequence[LoggerName], run: LoggedRun) -> Iterator[list[Sink]]:
     """The loggers of a run; however the block ends, each is closed.
 
-    A logger that cannot start is an error, told before anything is trained. One that fails later is
-    told and tried again: it must not end a run.
+    A logger that cannot start is an error before anything is trained. One that fails later is a warning,
+    and it is tried again: it must not end a run.
     """
     with ExitStack() as stack:
-        yield [stack.enter_context(_Patient(name, _open(name, run))) for name in names]
+        yield [stack.enter_context(_RetryingLogger(name, _open(name, run))) for name in names]
 
 
-class _Patient:
+class _RetryingLogger:
     """A logger whose failures cost no run: what it could not take is kept and tried again."""
 
     def __init__(self, name: LoggerName, inner: Logger) -> None:
@@ -142,10 +142,10 @@ class _Patient:
         self.waiting: list[StepRecord] = []
 
     def record(self, record: StepRecord) -> None:
-        """Hand on all that waits, oldest first."""
+        """Pass on all that waits, oldest first."""
         is_first = not self.waiting
         self.waiting.append(record)
-        problem = self._hand_on()
+        problem = self._pass_on()
         if problem and is_first:
             logger.warning(
                 "%s did not take step %d (%s); the run goes on, and later steps try again",
@@ -161,9 +161,9 @@ class _Patient:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Try once more, then close; what is lost is told."""
+        """Try once more, then close; a warning says what is lost."""
         try:
-            problem = self._hand_on()
+            problem = self._pass_on()
         finally:
             self._close(failed=error is not None)
         if problem:
@@ -176,7 +176,7 @@ class _Patient:
         except self.inner.failures as error:
             logger.warning("%s could not be closed: %s", self.name, _one_line(error))
 
-    def _hand_on(self) -> str:
+    def _pass_on(self) -> str:
         """What went wrong, or an empty text once nothing waits any more."""
         try:
             while self.waiting:
