@@ -24,6 +24,7 @@ from ragen2.runs.scores import RowSource, ScopeScores, ScoreRecord
 from ragen2.seeding import stream_key
 
 RESAMPLES = 1000
+"""Bootstrap samples and permutations of each measured step."""
 NEEDS_MODEL = "needs --model: wording tells how traces differ, not how likely they were"
 MOST_BLIND = 3
 """Reward-blind prompts shown."""

@@ -70,7 +70,7 @@ class Smallest(Generic[Item]):
         self.items: list[Item] = []
 
     def offer(self, rank: int, item: Item) -> Item | None:
-        """Take an item if it is among the smallest; what had to go for it, or the item itself."""
+        """Take an item if it is among the smallest; returns what was dropped for it, or the item itself."""
         place = bisect_right(self.ranks, rank)
         self.ranks.insert(place, rank)
         self.items.insert(place, item)

@@ -79,6 +79,8 @@ class RunDirectory:
 
     def rewind(self, step: int) -> None:
         """Forget everything after ``step``, so that it can be done again."""
+        # Records first: a kill in between leaves files of steps without a record, which nothing reads and
+        # which are written anew when the step is done again.
         kept = [record.model_dump_json() for record in self.records() if record.step <= step]
         write_atomically(self.steps_file, "".join(f"{line}\n" for line in kept))
         for file in (self.path / "rollouts").glob("step_*.jsonl"):

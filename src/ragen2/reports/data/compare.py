@@ -80,7 +80,7 @@ def final(run: Run, metric: str) -> StepValue | None:
 
 
 def difference(one: StepValue | None, other: StepValue | None) -> StepValue | None:
-    """``one`` less ``other``; the interval is Newcombe's, which keeps their lopsidedness."""
+    """``one`` less ``other``; with Newcombe's interval (1998, method 10), which keeps their lopsidedness."""
     if one is None or other is None:
         return None
     value = one.value - other.value
