@@ -17,16 +17,16 @@ from typing import Any, get_args
 
 from ragen2.experiments.findings import (
     EMPTY,
+    ClaimVerdict,
     Coverage,
     Table,
-    Verdict,
     estimate_text,
     verdict,
 )
 from ragen2.experiments.grid import SCALES, Grid, PaperRow, experiment_names, load_grid
 from ragen2.experiments.intervals import Estimate
 from ragen2.runs.files import write_atomically
-from ragen2.runs.machine import Machine
+from ragen2.runs.sessions import Machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "experiments"
@@ -38,7 +38,7 @@ ORDER = (
     "vision",
 )  # fmt: skip
 """The paper's tables and figures first, then what it left open."""
-VERDICTS = get_args(Verdict)
+VERDICTS = get_args(ClaimVerdict)
 """The words that are counted, as the rows below have them."""
 
 

@@ -25,17 +25,17 @@ from ragen2.config import FAMILIES, RunConfig, default_run_file
 from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError
-from ragen2.reports.data import metric_words
+from ragen2.reports.data import charts
 from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure, standalone
 from ragen2.reports.load import Run, load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.runs.png import png_bytes
+from ragen2.runs.images import png_bytes
 from ragen2.trainer.warmstart import WarmstartConfig
 
 PAGE = "run-file.md"
 METRICS_PAGE = "metrics.md"
 ENVIRONMENTS_PAGE = "environments.md"
-METRICS = Path(metric_words.__file__).with_name(metric_words.FILE)
+METRICS = Path(charts.__file__).with_name(charts.METRICS_FILE)
 COLLAPSE = "collapse/first_turn/"
 CHANGED_MOST = (
     "steps",
@@ -165,7 +165,7 @@ def _changed_most() -> str:
 
 def metrics_file(page: str) -> str:
     """Unit and meaning of every metric of docs/metrics.md, as JSON."""
-    rows = metric_words.read_page(page)
+    rows = charts.read_page(page)
     return json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ragen2.audit import Limits, ReadSettings, WordLikelihood, analyse, log_files, read_log
+from ragen2.audit import ReadSettings, SampleLimits, WordLikelihood, analyse, log_files, read_log
 from ragen2.audit.likelihoods import Likelihood
-from ragen2.runs.audit_record import AuditRecord
+from ragen2.runs.record import AuditRecord
 from ragen2.runs.scores import ScoreRecord
 
 Audit = Callable[..., AuditRecord]
@@ -18,7 +18,7 @@ Audit = Callable[..., AuditRecord]
 
 @pytest.fixture
 def audited() -> Audit:
-    """Audit one path: ``audited(path, limits=Limits(...), columns={...})``."""
+    """Audit one path: ``audited(path, limits=SampleLimits(...), columns={...})``."""
 
     def run(
         path: Path,
@@ -27,7 +27,7 @@ def audited() -> Audit:
         keep_scores: Callable[[ScoreRecord], None] | None = None,
         **settings: Any,
     ) -> AuditRecord:
-        chosen = ReadSettings(**({"limits": Limits(prompts=8, traces=8)} | settings))
+        chosen = ReadSettings(**({"limits": SampleLimits(prompts=8, traces=8)} | settings))
         log = read_log(log_files([path]), chosen, lambda _: None)
         return analyse(
             log,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
-from ragen2.audit import Limits
+from ragen2.audit import SampleLimits
 from ragen2.diagnostics import reward_spread
 from ragen2.reports.load import as_run
 from ragen2.reports.verdict import NOT_MEASURED, judge
@@ -98,7 +98,7 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert record.regime is None
     assert record.steps[0].absent["collapse/first_turn"] == (
-        "fewer than two prompts have 3 reasonings to compare"
+        "fewer than two prompts have 3 reasoning traces to compare"
     )
     verdict = judge(as_run(record, tmp_path))
     assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
@@ -110,12 +110,12 @@ def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts()]
     rows[0]["output"] = f"<think>{'word ' * 4000}</think>"
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
-    assert record.notes == ["1 reasonings were cut after 8192 characters"]
+    assert record.notes == ["1 reasoning traces were cut after 8192 characters"]
 
 
 def test_steps_that_were_left_out_are_told(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(steps=range(1, 8))]
-    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=Limits(steps=3))
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=SampleLimits(steps=3))
     assert [one.step for one in record.steps] == [1, 3, 7]
     assert record.notes == ["3 of 7 steps are measured; raise --max-steps for more"]
 
@@ -128,7 +128,7 @@ def test_later_turns_are_measured_when_asked_for(audited, tmp_path):
         second = {"text": f"{other}</think><answer>Up</answer>", "reasoning": other}
         rows.append(row | {"turns": [row["turns"][0] | {"observation": "moved"}, second]})
     path = write_jsonl(tmp_path / "log.jsonl", rows)
-    step = audited(path, limits=Limits(turns=3)).steps[0]
+    step = audited(path, limits=SampleLimits(turns=3)).steps[0]
     assert step.metrics[f"{FIRST}retrieval_p_value"] <= 0.01
     assert step.metrics["collapse/turn_2/retrieval_p_value"] > 0.01
     assert "collapse/turn_3" in step.absent

@@ -22,12 +22,12 @@ from logged_rollouts import (
     write_jsonl,
     write_parquet,
 )
-from ragen2.audit import Limits, PolicyLikelihood, WordLikelihood, parse_columns
-from ragen2.audit.files import read_rows
+from ragen2.audit import PolicyLikelihood, SampleLimits, WordLikelihood, parse_columns
 from ragen2.audit.likelihoods import Likelihood
+from ragen2.audit.log import read_rows
 from ragen2.audit.readers import READERS, detect
 from ragen2.errors import ConfigError
-from ragen2.runs.audit_record import AuditRecord
+from ragen2.runs.record import AuditRecord
 
 SAMPLES = Path(__file__).parent / "samples"
 MAP = "prompt=q,completion=a,reward=r,step=at,group=g"
@@ -131,7 +131,7 @@ def test_the_tables_that_trl_wrote_are_read(audited):
 
 
 def test_the_traces_that_verifiers_wrote_are_read(audited):
-    record = audited(SAMPLES / "verifiers", limits=Limits(turns=2))
+    record = audited(SAMPLES / "verifiers", limits=SampleLimits(turns=2))
     assert record.formats == ["verifiers"]
     assert (record.rows.read, record.rows.used) == (64, 64)
     assert [one.step for one in record.steps] == [1, 2]
@@ -149,7 +149,7 @@ def test_the_dumps_of_verl_are_read_in_the_order_of_their_steps(audited):
 
 
 def test_the_export_of_ragen_is_read_and_its_rewards_are_not_believed(audited):
-    record = audited(SAMPLES / "ragen", limits=Limits(turns=2))
+    record = audited(SAMPLES / "ragen", limits=SampleLimits(turns=2))
     assert (record.formats, record.rows.used) == (["ragen"], 32)
     assert "collapse/turn_2/retrieval_accuracy" in record.steps[0].metrics
     assert record.steps[0].metrics["rollout/success"] == 0.5

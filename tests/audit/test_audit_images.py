@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.audit.likelihoods import PolicyLikelihood, ServerLikelihood
-from ragen2.audit.readers.own import READER
+from ragen2.audit.readers import READERS
 from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.rollouts import chat_of, digest, holds_images, image_mark
 from ragen2.backends.scripted import ScriptedPolicy
@@ -54,7 +54,9 @@ def test_rollouts_of_our_own_are_told_apart_by_what_was_shown():
     policy = ScriptedPolicy(lambda prompt, rng: "x</think><answer>Right</answer>")
     groups = play(env, policy, [[Task(seed, 0)] for seed in range(3)], Rollout(), key=())
     logged = [
-        READER.read(json.loads(line))[0] for group in groups for line in group_lines(group, 1)
+        READERS["ragen2"].read(json.loads(line))[0]
+        for group in groups
+        for line in group_lines(group, 1)
     ]
     assert len({digest(one.turns[0].prompt) for one in logged}) == 3
     for one, group in zip(logged, groups, strict=True):

@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 
 from logged_rollouts import make_rollouts, own_row, table_row, trl_row, write_jsonl, write_parquet
-from ragen2.audit import Limits, ReadSettings, ReasoningRule, files, log_files, read_log
+from ragen2.audit import ReadSettings, ReasoningRule, SampleLimits, log_files, read_log
+from ragen2.audit import log as log_module
 from ragen2.audit.log import Log
 from ragen2.audit.reservoir import Reservoir
 from ragen2.audit.rollouts import LoggedRollout, LoggedTurn, Unusable, message_text, unstrip
@@ -53,7 +54,7 @@ def test_a_row_of_the_right_columns_and_wrong_content_is_counted(tmp_path):
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST_LINE", 4096)
+    monkeypatch.setattr(log_module, "LONGEST_LINE", 4096)
     row = json.dumps(own_row(make_rollouts()[0]))
     path = tmp_path / "log.jsonl"
     path.write_text(f"{row}\n{'x' * 20_000}\n{row}\n")
@@ -62,7 +63,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 
 def test_what_is_kept_does_not_grow_with_the_log():
-    limits = Limits(prompts=3, traces=2, steps=4)
+    limits = SampleLimits(prompts=3, traces=2, steps=4)
     reservoir = Reservoir(limits, ReasoningRule())
     for number in range(5000):
         turn = LoggedTurn(f"prompt {number % 50}", f"<think>why {number}</think>")
@@ -80,7 +81,7 @@ def test_what_is_kept_does_not_grow_with_the_log():
 
 def test_the_kept_prompts_do_not_depend_on_the_order_of_the_log():
     def kept(order: list[int], seed: int) -> set[str]:
-        reservoir = Reservoir(Limits(prompts=5, seed=seed), ReasoningRule())
+        reservoir = Reservoir(SampleLimits(prompts=5, seed=seed), ReasoningRule())
         for number in order:
             turn = LoggedTurn(f"prompt {number}", "<think>why</think>")
             reservoir.add(LoggedRollout((turn,)), step=1)
@@ -93,7 +94,7 @@ def test_the_kept_prompts_do_not_depend_on_the_order_of_the_log():
 def test_every_prompt_is_as_likely_to_be_kept():
     counts: Counter[str] = Counter()
     for seed in range(400):
-        reservoir = Reservoir(Limits(prompts=5, seed=seed), ReasoningRule())
+        reservoir = Reservoir(SampleLimits(prompts=5, seed=seed), ReasoningRule())
         for number in range(20):
             turn = LoggedTurn(f"prompt {number}", "<think>why</think>")
             reservoir.add(LoggedRollout((turn,)), step=1)
@@ -138,7 +139,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         raise ModuleNotFoundError(name=name)
 
     path = write_parquet(tmp_path / "log.parquet", [trl_row(one) for one in make_rollouts()])
-    monkeypatch.setattr(files.importlib, "import_module", missing)
+    monkeypatch.setattr(log_module.importlib, "import_module", missing)
     with pytest.raises(DependencyError, match=r"needs pyarrow; pip install 'ragen2\[audit\]'"):
         read(path)
 

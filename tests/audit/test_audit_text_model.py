@@ -9,7 +9,7 @@ from ragen2.audit.likelihoods import WordLikelihood
 from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.text_model import (
     FEWEST_TRACES,
-    effective_reasonings,
+    effective_traces,
     text_scores,
     word_probabilities,
     words,
@@ -129,12 +129,12 @@ def test_words_are_lower_case_words_marks_and_ideographs():
     assert words("向左走 ok") == ["向", "左", "走", "ok"]
 
 
-def test_effective_reasonings_are_one_over_the_chance_that_two_are_equal():
-    assert effective_reasonings([["a", "a", "a"], ["b", "b"]]) == 1.0
+def test_effective_traces_are_one_over_the_chance_that_two_are_equal():
+    assert effective_traces([["a", "a", "a"], ["b", "b"]]) == 1.0
     # 3 equal pairs of 6: a half.
-    assert effective_reasonings([["a", "a", "a", "b"]]) == pytest.approx(2.0)
-    assert effective_reasonings([["a", "b", "c", "d"]]) == pytest.approx(6.0)
-    assert effective_reasonings([["a"], ["b"]]) is None
+    assert effective_traces([["a", "a", "a", "b"]]) == pytest.approx(2.0)
+    assert effective_traces([["a", "b", "c", "d"]]) == pytest.approx(6.0)
+    assert effective_traces([["a"], ["b"]]) is None
 
 
 def test_how_words_are_compared_can_be_given():

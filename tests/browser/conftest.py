@@ -10,7 +10,7 @@ import pytest
 from chromium import Open, Opened, open_file, playwright_reason, started_browser
 from made_up import made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

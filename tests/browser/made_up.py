@@ -78,8 +78,8 @@ def made_up_run(
         "plane": {
             "x_metric": f"{FIRST}conditional_entropy",
             "y_metric": f"{FIRST}mi_estimate",
-            "x_unit": "nats a token",
-            "y_unit": "nats a token",
+            "x_unit": "nats per token",
+            "y_unit": "nats per token",
             "bound": math.log(8),
             "points": [],
         },
@@ -153,7 +153,7 @@ def made_up_compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "n": len(points),
         "over": "checkpoints",
         "text": "",
-        "x_unit": "nats a token",
+        "x_unit": "nats per token",
         "points": points,
     }
     return {
@@ -207,9 +207,11 @@ def _metrics(at: list[int], rng: np.random.Generator) -> dict[str, Any]:
         "rollout/success": metric([0.2 + 0.3 * f for f in fall], 0.0),
         f"{FIRST}retrieval_accuracy": metric([0.125 + 0.83 * f for f in fall], 0.06),
         f"{FIRST}retrieval_chance": metric([0.125 for _ in at]),
-        f"{FIRST}mi_estimate": metric([0.02 + 0.5 * f for f in fall], 0.03, "nats a token"),
+        f"{FIRST}mi_estimate": metric([0.02 + 0.5 * f for f in fall], 0.03, "nats per token"),
         f"{FIRST}mi_bound": metric([math.log(8) for _ in at], 0.0, "nats"),
-        f"{FIRST}conditional_entropy": metric([0.9 - 0.4 * f for f in fall], 0.05, "nats a token"),
+        f"{FIRST}conditional_entropy": metric(
+            [0.9 - 0.4 * f for f in fall], 0.05, "nats per token"
+        ),
         "reward/variance_std_over_mean": metric([0.6 + 0.3 * f for f in fall], 0.0, ""),
         "filter/kept_ratio": metric([0.3 + 0.4 * f for f in fall]),
         "filter/kept_signal": metric([0.9 for _ in at]),
@@ -247,8 +249,10 @@ def _charts() -> list[dict[str, Any]]:
     return [
         chart("Success", "share", training, top=1.0),
         chart("Retrieval", "share", retrieval, (f"{FIRST}retrieval_chance", "chance"), top=1.0),
-        chart("Information", "nats a token", information, (f"{FIRST}mi_bound", "log P"), top=None),
-        chart("Entropy", "nats a token", entropy, top=None),
+        chart(
+            "Information", "nats per token", information, (f"{FIRST}mi_bound", "log P"), top=None
+        ),
+        chart("Entropy", "nats per token", entropy, top=None),
         chart(
             "Why prompts are flat",
             "share",
@@ -302,7 +306,14 @@ def _scores(rng: np.random.Generator, grounded: float, text: str) -> dict[str, A
 def _flow(step: int, turn: int) -> dict[str, Any]:
     def link(start: str, end: str, name: str, value: float | None, seen: bool | None) -> Any:
         ends = {"from": start, "to": end, "name": name, "metric": None, "value": value}
-        return {**ends, "low": None, "high": None, "p": 0.004, "unit": "nats a token", "seen": seen}
+        return {
+            **ends,
+            "low": None,
+            "high": None,
+            "p": 0.004,
+            "unit": "nats per token",
+            "seen": seen,
+        }
 
     return {
         "step": step,

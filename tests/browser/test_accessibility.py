@@ -9,7 +9,7 @@ import pytest
 from chromium import Open, Opened
 from made_up import made_up_compare, made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 CONTROLS = "a[href], button, select, input, summary, [tabindex='0']"
 REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")].filter(one =>

@@ -13,7 +13,7 @@ import pytest
 from chromium import Opened, open_address
 from made_up import made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 
 class Site(ThreadingHTTPServer):

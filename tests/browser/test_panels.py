@@ -8,7 +8,7 @@ import pytest
 from chromium import Open, Opened
 from made_up import made_up_compare, made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_cell_of_the_matrix_opens_the_trace_and_both_prompts(opened: Opened) -
     assert "Room 1" in prompts[0]  # trace 5 belongs to prompt 1
     assert "Room 6" in prompts[1]
     assert drawer.locator(".pair mark").first.inner_text() == "1"  # where the two differ
-    assert "nats a token" in drawer.locator(".pair p").first.inner_text()
+    assert "nats per token" in drawer.locator(".pair p").first.inner_text()
     opened.page.keyboard.press("Escape")
     opened.page.locator("dialog.drawer").wait_for(state="detached")
     focused = opened.evaluate("document.activeElement.dataset.cell")
@@ -97,8 +97,8 @@ def test_numbers_of_a_cell_are_the_blocks(opened: Opened) -> None:
     opened.page.locator(f'.cell[data-cell="{n},{other}"]').click()
     drawer = opened.page.locator("dialog.drawer")
     told = [one.replace("−", "-") for one in drawer.locator(".pair p").all_inner_texts()[:2]]
-    assert f"{per_token[0]:.3g} nats a token" in told[0]
-    assert f"{per_token[1]:.3g} nats a token" in told[1]
+    assert f"{per_token[0]:.3g} nats per token" in told[0]
+    assert f"{per_token[1]:.3g} nats per token" in told[1]
     better, worse = ("its own prompt", "prompt 7")[:: 1 if per_token[0] > per_token[1] else -1]
     assert f"It fits {better} better than {worse}" in drawer.locator(".body > p").inner_text()
 

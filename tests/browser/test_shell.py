@@ -11,12 +11,11 @@ from importlib import resources
 
 from made_up import made_up_run, page_data
 
-from ragen2.reports.web import DATA_ID, render, script_json
-from ragen2.reports.web.shell import SCRIPTS
+from ragen2.reports.page import DATA_ID, SCRIPTS, render, script_json
 
 ECHARTS_SHA256 = "61f13280aba3161f77fc801bf5f9c786f55f10432153a0683fc5cc0700b013d5"
 NASTY = "</script><!--<script>&amp; \u2028 \u2029 \ud800 é"
-WEB = resources.files("ragen2.reports.web")
+WEB = resources.files("ragen2.reports") / "web"
 
 
 def whole_page(**more: bool) -> str:

@@ -9,7 +9,7 @@ import pytest
 from chromium import Open
 from made_up import made_up_compare, made_up_run, page_data
 
-from ragen2.reports.web import render
+from ragen2.reports.page import render
 
 ATTACKS = (
     "</script><script>window.hacked = 1</script><!--<script>{}",
@@ -48,7 +48,7 @@ def test_text_is_text(attacked: tuple[Path, str], open_page: Open) -> None:
         page.locator("#chart-r0-retrieval .plot").press(key)
     page.locator("#replays .episodes button").nth(1).click()
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    assert page.locator("#verdict .told").text_content() == attack.format(
+    assert page.locator("#verdict .summary").text_content() == attack.format(
         "Retrieval fell from 0.96 to chance while entropy rose."
     )
     assert page.evaluate("window.hacked") is None

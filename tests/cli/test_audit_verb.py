@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Done, Process, assert_refused, wait_for
 from logged_rollouts import make_rollouts, own_row, table_row, verl_row, write_csv, write_jsonl
-from ragen2.runs.audit_record import AuditRecord
+from ragen2.runs.record import AuditRecord
 from ragen2.runs.scores import list_scores
 from ragen2.runs.store import RunDirectory
 

@@ -19,7 +19,7 @@ from ragen2.cli.views.probe import show
 from ragen2.config import dump_config, load_run
 from ragen2.diagnostics.metrics.gradients import ProbeRecord
 from ragen2.errors import RagenError
-from ragen2.reports.gradients import COLUMNS
+from ragen2.reports.data.probes import COLUMNS
 from ragen2.runs.checkpoints import checkpoint_folder, save_checkpoint
 from ragen2.runs.store import RunDirectory
 

@@ -395,7 +395,7 @@ def test_no_average_is_claimed_where_a_planned_task_or_algorithm_has_no_run(cell
 
 
 def scored(folder: Path, prompts: int, grounded: float, seed: int) -> Run:
-    """A run with a stored matrix: traces are likelier under their own prompt by ``grounded`` nats a token."""
+    """A run with a stored matrix: traces are ``grounded`` nats per token likelier under their own prompt."""
     rng = np.random.default_rng(seed)
     owner = np.repeat(np.arange(prompts), 2)
     logp = rng.normal(-20.0, 1.0, size=(len(owner), prompts))

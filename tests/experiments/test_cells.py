@@ -6,17 +6,21 @@ import pytest
 from made_runs import run_of
 
 from ragen2.errors import ConfigError
-from ragen2.experiments.arms import averaged, difference, filter_gain, level, require_axes
 from ragen2.experiments.cells import (
     Cells,
     average,
+    averaged,
     change,
+    difference,
     early,
+    filter_gain,
     final,
     first,
     gain,
     late,
+    level,
     peak,
+    require_axes,
     training_seconds,
 )
 

@@ -15,9 +15,9 @@ from ragen2.experiments.analyses import ANALYSES, find_analysis
 from ragen2.experiments.grid import SCALES, experiment_names, load_scale
 from ragen2.experiments.plan import (
     Plan,
+    changed_settings,
     config_key,
     make_plan,
-    told_settings,
     write_run_files,
 )
 from ragen2.filtering import KeepAll
@@ -259,8 +259,8 @@ def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
     assert config_key(RunConfig(steps=bare.steps + 1)) != config_key(bare)
 
 
-def test_told_settings_have_the_kind_of_every_component_and_no_other_default():
-    told = told_settings(RunConfig(seed=3, steps=7, filter=KeepAll(), diagnostics=(Surface(),)))
+def test_changed_settings_have_the_kind_of_every_component_and_no_other_default():
+    told = changed_settings(RunConfig(seed=3, steps=7, filter=KeepAll(), diagnostics=(Surface(),)))
     assert told == {
         "steps": 7,
         "env": {"kind": "FrozenLake"},
@@ -268,7 +268,7 @@ def test_told_settings_have_the_kind_of_every_component_and_no_other_default():
         "algorithm": {"kind": "grpo"},
         "diagnostics": [{"kind": "surface"}],
     }
-    kinds = [one["kind"] for one in told_settings(RunConfig())["diagnostics"]]
+    kinds = [one["kind"] for one in changed_settings(RunConfig())["diagnostics"]]
     assert kinds == [one.kind for one in RunConfig().diagnostics]
 
 

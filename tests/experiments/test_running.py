@@ -18,12 +18,17 @@ import pytest
 from made_runs import STAND_IN
 
 from ragen2.errors import ConfigError
-from ragen2.experiments import models as models_module
 from ragen2.experiments import running as running_module
-from ragen2.experiments.models import make_models
 from ragen2.experiments.plan import Model, Plan, make_plan, write_run_files
-from ragen2.experiments.running import Watcher, drop_weights, refuse_changed, run_plan
-from ragen2.experiments.started import note_start, read_started
+from ragen2.experiments.running import (
+    RunCallbacks,
+    drop_weights,
+    make_models,
+    note_start,
+    read_started,
+    refuse_changed,
+    run_plan,
+)
 from ragen2.trainer.jobs import run as jobs_module
 from ragen2.trainer.jobs.logged_process import LoggedProcess, is_locked
 from ragen2.trainer.jobs.run import Job, is_finished
@@ -35,7 +40,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (jobs_module, models_module, running_module):
+    for module in (jobs_module, running_module):
         monkeypatch.setattr(module, "SECONDS_BETWEEN_POLLS", 0.01)
     monkeypatch.delenv("MEET", raising=False)
 
@@ -103,7 +108,7 @@ def test_a_grid_that_grew_runs_only_what_is_new(tmp_path):
 def test_a_failed_run_is_tried_once_more_and_stops_no_other(tmp_path):
     plan = plan_of(tmp_path, GOOD, CRASH, values="0.5")
     told: list[str] = []
-    statuses = run_plan(plan, at_once=1, program=STAND_IN, watcher=Watcher(tell=told.append))
+    statuses = run_plan(plan, at_once=1, program=STAND_IN, callbacks=RunCallbacks(tell=told.append))
     assert [status.state for status in statuses] == ["done", "failed"]
     assert statuses[1].problem == "RuntimeError: it broke"
     good, bad = (job.folder.name for job in plan.jobs)
@@ -114,7 +119,7 @@ def test_a_failed_run_is_tried_once_more_and_stops_no_other(tmp_path):
 
 def test_asked_to_stop_it_starts_nothing_more(tmp_path):
     plan = plan_of(tmp_path, GOOD)
-    assert run(plan, watcher=Watcher(stop_asked=lambda: True)) == ["stopped", "stopped"]
+    assert run(plan, callbacks=RunCallbacks(stop_asked=lambda: True)) == ["stopped", "stopped"]
     assert read_started(plan.out) == []
     assert run(plan) == ["done", "done"]
 
@@ -122,7 +127,7 @@ def test_asked_to_stop_it_starts_nothing_more(tmp_path):
 def test_changes_are_told_with_all_runs(tmp_path):
     plan = plan_of(tmp_path, GOOD)
     seen: list[list[str]] = []
-    run(plan, watcher=Watcher(on_change=lambda now: seen.append([one.state for one in now])))
+    run(plan, callbacks=RunCallbacks(on_change=lambda now: seen.append([one.state for one in now])))
     assert {len(one) for one in seen} == {2}
     assert seen[-1] == ["done", "done"]
 
@@ -244,7 +249,7 @@ def test_killed_and_started_again_it_waits_for_runs_that_outlived_it(tmp_path):
         told.append(line)
         (plan.out / "runs" / "go").touch()
 
-    assert run(plan, watcher=Watcher(tell=go_on)) == ["done", "done"]
+    assert run(plan, callbacks=RunCallbacks(tell=go_on)) == ["done", "done"]
     assert told == ["waiting for 1 runs that an earlier start still trains"]
     assert set(starts(plan).values()) == {1}, "a run was started although it went on"
     assert len(read_started(plan.out)) == 2
@@ -315,7 +320,7 @@ def test_a_model_that_another_process_makes_is_waited_for(tmp_path):
         told.append(line)
         (plan.out / "models" / "go").touch()
 
-    assert run(plan, watcher=Watcher(tell=go_on)) == ["done"]
+    assert run(plan, callbacks=RunCallbacks(tell=go_on)) == ["done"]
     driver.join(PATIENCE)
     assert told[0] == "slow: a process of an earlier start still makes it; waiting"
     assert made(plan) == ["warmstart slow"]
@@ -328,14 +333,14 @@ def test_two_starts_that_reach_a_model_together_make_it_once_and_neither_ends(
     plan = with_models(bare, model(bare, "warm"))
     write_run_files(plan)
     both = threading.Barrier(2)
-    start = models_module.LoggedProcess
+    start = running_module.LoggedProcess
 
     def start_together(*words) -> LoggedProcess:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)
         return start(*words)
 
-    monkeypatch.setattr(models_module, "LoggedProcess", start_together)
+    monkeypatch.setattr(running_module, "LoggedProcess", start_together)
     make = functools.partial(make_models, plan.models, at_once=1, variables={}, program=STAND_IN)
     with ThreadPoolExecutor(2) as pool:
         assert [one.result(PATIENCE) for one in [pool.submit(make), pool.submit(make)]] == [{}, {}]
@@ -385,8 +390,8 @@ def test_asked_to_stop_while_models_are_made_it_leaves_the_runs_stopped(tmp_path
     bare = plan_of(tmp_path, GOOD, values="0.5")
     plan = with_models(bare, model(bare, "base"), model(bare, "warm", needs="base"))
     told: list[str] = []
-    watcher = Watcher(tell=told.append, stop_asked=lambda: "making base" in told)
-    (status,) = run_plan(plan, at_once=2, program=STAND_IN, watcher=watcher)
+    callbacks = RunCallbacks(tell=told.append, stop_asked=lambda: "making base" in told)
+    (status,) = run_plan(plan, at_once=2, program=STAND_IN, callbacks=callbacks)
     assert (status.state, status.problem) == ("stopped", "")
     assert made(plan) == ["warmstart base"]
 

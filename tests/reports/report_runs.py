@@ -16,8 +16,7 @@ from ragen2.diagnostics.metrics.gradients import (
     PromptGradient,
 )
 from ragen2.reports.load import Run
-from ragen2.runs.audit_record import AuditRecord, Rows
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import AuditRecord, Rows, StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores
 from ragen2.runs.store import RunDirectory
 from ragen2.types import ScoreMatrix

@@ -9,7 +9,7 @@ import pytest
 from report_runs import FIRST, audit_record, run_of, success
 
 from ragen2.reports.data.compare import (
-    Estimate,
+    StepValue,
     compare_data,
     difference,
     filter_deltas,
@@ -51,15 +51,15 @@ def test_the_peak_is_the_earliest_largest_and_the_final_the_last():
 
 
 def test_a_difference_has_newcombes_interval():
-    found = difference(Estimate(0.6, 0.5, 0.65), Estimate(0.4, 0.3, 0.48))
+    found = difference(StepValue(0.6, 0.5, 0.65), StepValue(0.4, 0.3, 0.48))
     assert found is not None
     assert found.value == pytest.approx(0.2)
     assert found.low == pytest.approx(0.2 - math.hypot(0.1, 0.08))
     assert found.high == pytest.approx(0.2 + math.hypot(0.05, 0.1))
-    plain = difference(Estimate(0.6), Estimate(0.4, 0.3, 0.5))
+    plain = difference(StepValue(0.6), StepValue(0.4, 0.3, 0.5))
     assert plain is not None
     assert (plain.low, plain.high) == (None, None)
-    assert difference(None, Estimate(0.4)) is None
+    assert difference(None, StepValue(0.4)) is None
 
 
 def test_the_unfiltered_run_is_what_a_filter_is_compared_with():

@@ -90,7 +90,7 @@ def test_a_capped_matrix_says_how_many_were_scored(tmp_path):
     RunDirectory(path).append(StepRecord(step=2, metrics=metrics))
     entries, _, _ = matrices_of(load(path), "r0")
     assert entries[1]["note"] == (
-        "The run directory keeps at most 128 reasonings and prompts of a matrix; 500 reasonings of "
+        "The run directory keeps at most 128 traces and prompts of a matrix; 500 traces of "
         "250 prompts were scored."
     )
 

@@ -92,13 +92,13 @@ def test_a_correlation_names_its_number_and_each_run():
         "name": "I(X;Z) and success",
         "rho": 0.5,
         "p": 0.25,
-        "x_unit": "nats a token",
+        "x_unit": "nats per token",
         "points": [{"run": "r0", "step": 1, "x": 0.1, "y": 0.2}],
     }
     figure = correlation_figure(found, ["one", "two"])
     assert figure.title == "I(X;Z) and success: Spearman +0.50 (p 0.25)"
     axes = drawn(figure)
-    assert axes.get_xlabel() == "I(X;Z), nats a token"
+    assert axes.get_xlabel() == "I(X;Z), nats per token"
     assert len({line.get_marker() for line in axes.lines}) == 2
 
 

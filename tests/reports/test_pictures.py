@@ -11,13 +11,12 @@ from report_runs import FIRST, collapse_metrics, score_matrix
 from ragen2.config import RunConfig, dump_config
 from ragen2.envs import FrozenLake
 from ragen2.errors import RunError
-from ragen2.reports.data import pictures
+from ragen2.reports.data import episodes
 from ragen2.reports.data.charts import charts_of
+from ragen2.reports.data.episodes import Pictures, missing_images, replays_of, seen_of
 from ragen2.reports.data.matrices import matrices_of
-from ragen2.reports.data.pictures import Pictures, missing_images, seen_of
-from ragen2.reports.data.replays import replays_of
 from ragen2.reports.load import load
-from ragen2.runs.png import png_bytes, read_png
+from ragen2.runs.images import png_bytes, read_png
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores
 from ragen2.runs.store import RunDirectory
@@ -113,7 +112,7 @@ def test_a_damaged_archive_is_an_error(run):
 
 def test_a_block_holds_no_more_of_images_than_it_may(run, monkeypatch):
     whole = len(uri(image(0)))
-    monkeypatch.setattr(pictures, "MOST_CHARACTERS", 2 * whole)
+    monkeypatch.setattr(episodes, "MOST_IMAGE_CHARACTERS", 2 * whole)
     found = Pictures(run)
     assert found.uri(image(0).digest) == uri(image(0))
     assert found.uri(image(1).digest) == uri(image(1))

@@ -9,8 +9,15 @@ from report_runs import make_run
 
 from ragen2.errors import RunError
 from ragen2.reports.data import episodes
-from ragen2.reports.data.episodes import CUT, MOST_CHARACTERS, choose, count_rows, read_rows
-from ragen2.reports.data.replays import episode_of, replays_of
+from ragen2.reports.data.episodes import (
+    CUT,
+    MOST_CHARACTERS,
+    choose,
+    count_rows,
+    episode_of,
+    read_rows,
+    replays_of,
+)
 from ragen2.reports.load import load
 from ragen2.runs.store import RunDirectory
 

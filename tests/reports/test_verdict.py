@@ -8,8 +8,7 @@ from report_runs import FIRST, audit_record, run_of
 from ragen2.diagnostics import Regime
 from ragen2.reports.load import Run, as_run
 from ragen2.reports.verdict import HEADS, NOT_MEASURED, TONES, WORDS, basis, judge
-from ragen2.runs.audit_record import FoundFailure
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import FoundFailure, StepRecord
 
 GOOD, BAD = "diverse_grounded", "template_collapse"
 
@@ -140,8 +139,8 @@ def test_evidence_of_a_measured_run_names_retrieval_information_and_entropy():
     found = judge(regimes(GOOD, metrics={f"{FIRST}{name}": 0.5 for name in names}))
     assert [one.text.split(":")[0] for one in found.evidence[1:]] == [
         "retrieval accuracy",
-        "mutual information, nats a token",
-        "conditional entropy H(Z|X), nats a token",
+        "mutual information, nats per token",
+        "conditional entropy H(Z|X), nats per token",
     ]
 
 

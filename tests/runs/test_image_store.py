@@ -1,17 +1,19 @@
 """The images of a run directory: each kept once, read back to the pixel, missed by name."""
 
 import dataclasses
+import struct
+import sys
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.envs import make
-from ragen2.errors import RunError
+from ragen2.errors import DependencyError, RunError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.runs.images import ImageStore
-from ragen2.runs.png import png_bytes
+from ragen2.runs.images import ImageStore, png_bytes, read_png
 from ragen2.runs.store import RunDirectory
 from ragen2.runs.trajectories import group_lines, groups_of
 from ragen2.types import Image
@@ -183,3 +185,104 @@ def test_two_hundred_steps_take_less_than_fifty_megabytes(tmp_path):
 def test_group_members_share_one_image_of_the_prompt():
     (group, *_) = _groups()
     assert dataclasses.replace(group.prompt) == group.trajectories[1].prompt
+
+
+def _colours(count, size=(13, 11)):
+    palette = np.random.default_rng(count).integers(0, 256, (count, 3), dtype=np.uint8)
+    index = np.arange(size[0] * size[1]).reshape(size) % count
+    return palette[index]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 143, 255, 256, 257, 1200])
+def test_images_of_any_number_of_colours_come_back(count):
+    image = _colours(count, (40, 31))
+    assert np.array_equal(read_png(png_bytes(image)), image)
+
+
+def test_unevenly_used_and_neighbouring_colours_come_back():
+    """A palette is exact also where most pixels have one colour, and others differ by one shade."""
+    rng = np.random.default_rng(0)
+    for count in (7, 60, 256):
+        palette = np.stack([np.arange(count) // 3, np.arange(count) % 3, np.full(count, 9)], axis=1)
+        index = np.minimum(rng.geometric(0.2, size=(64, 64)) - 1, count - 1)
+        index.flat[:count] = np.arange(count)
+        image = palette.astype(np.uint8)[index]
+        assert np.array_equal(read_png(png_bytes(image)), image)
+
+
+def test_equal_pixels_give_equal_bytes():
+    assert png_bytes(_colours(5)) == png_bytes(_colours(5).copy())
+
+
+def test_a_picture_without_colour_is_refused():
+    with pytest.raises(ValueError, match="height x width x 3 bytes"):
+        png_bytes(np.zeros((2, 2, 1), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("FrozenLake", 600), ("Sokoban", 1000)])
+def test_a_board_takes_a_few_hundred_bytes(kind, most):
+    sizes = [len(png_bytes(make(kind).start(seed, 0).image(28))) for seed in range(10)]
+    assert max(sizes) < most
+
+
+def _cut(data):
+    return data[:-30]
+
+
+def _flipped(data):
+    place = data.index(b"IDAT") + 6
+    return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+def _enormous(data):
+    """The header of an image that would fill the memory."""
+    header = struct.pack(">II", 2**20, 2**20) + data[24:29]
+    return data[:16] + header + struct.pack(">I", zlib.crc32(b"IHDR" + header)) + data[33:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"GIF89a" + data, "it is not a PNG file"),
+        (_cut, "it is damaged: "),
+        (_flipped, "it is damaged: "),
+        (_enormous, "it is damaged: "),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_png(change(png_bytes(_colours(5))))
+    assert "\n" not in str(error.value)
+
+
+def _chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def test_files_of_earlier_versions_are_read():
+    """They have a palette of two colours, one bit per pixel, unfiltered rows and one IDAT."""
+    header = struct.pack(">IIBBBBB", 4, 2, 1, 3, 0, 0, 0)
+    rows = zlib.compress(bytes([0, 0b10100000, 0, 0b01010000]), 9)
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        _chunk(name, part)
+        for name, part in (
+            (b"IHDR", header),
+            (b"PLTE", bytes([1, 2, 3, 200, 100, 50])),
+            (b"IDAT", rows),
+            (b"IEND", b""),
+        )
+    )
+    one, other = [200, 100, 50], [1, 2, 3]
+    assert read_png(data).tolist() == [[one, other, one, other], [other, one, other, one]]
+
+
+def test_without_pillow_files_are_passed_on_and_pixels_name_the_extra(tmp_path, monkeypatch):
+    store = ImageStore(tmp_path)
+    store.save(1, [_image(1)])
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert store.file(_image(1).digest).startswith(b"\x89PNG")
+    for use in (lambda: store.read(_image(1).digest), lambda: store.save(2, [_image(2)])):
+        with pytest.raises(
+            DependencyError, match=r"^images need pillow; pip install 'ragen2\[vision\]'$"
+        ):
+            use()

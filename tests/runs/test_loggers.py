@@ -13,7 +13,7 @@ import pytest
 from ragen2.config import Logging, RunConfig, parse_config
 from ragen2.errors import ConfigError, DependencyError, RunError
 from ragen2.runs.loggers import LOGGERS, LoggedRun, Logger, LoggerName, open_loggers
-from ragen2.runs.loggers import opening as opening_module
+from ragen2.runs.loggers import base as base_module
 from ragen2.runs.loggers.base import flat_settings, numbers
 from ragen2.runs.record import StepRecord
 
@@ -55,7 +55,7 @@ def notebooks(monkeypatch) -> list[Notebook]:
             super().__init__(run)
             opened.append(self)
 
-    monkeypatch.setattr(opening_module, "_find", lambda name: Kept)
+    monkeypatch.setattr(base_module, "_find", lambda name: Kept)
     return opened
 
 
@@ -154,9 +154,9 @@ def test_a_mistake_of_ours_is_not_taken_for_a_failure_of_the_package(run, notebo
 def test_a_logger_that_cannot_start_is_told_in_one_line_and_the_others_are_closed(
     run, notebooks, monkeypatch
 ):
-    kept = opening_module._find("wandb")
+    kept = base_module._find("wandb")
     shut = type("Shut", (Notebook,), {"cannot_start": True})
-    monkeypatch.setattr(opening_module, "_find", lambda name: shut if name == "wandb" else kept)
+    monkeypatch.setattr(base_module, "_find", lambda name: shut if name == "wandb" else kept)
     expected = (
         f"logging.to: wandb cannot start: no key found; "
         f"cure that, then go on with --resume {run.directory}"
@@ -172,7 +172,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"ragen2.runs.loggers.{name}", raising=False)
     with pytest.raises(DependencyError) as caught:
-        opening_module.require_loggers([name])
+        base_module.require_loggers([name])
     assert str(caught.value) == (
         f"logging.to asks for {name}, but {name} is not installed; "
         f"pip install 'ragen2[{name}]' or take {name} out of logging.to"

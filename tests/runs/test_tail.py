@@ -8,8 +8,7 @@ import pytest
 
 from ragen2.errors import RunError
 from ragen2.runs.record import StepRecord
-from ragen2.runs.store import RunDirectory
-from ragen2.runs.tail import RecordTail
+from ragen2.runs.store import RecordTail, RunDirectory
 
 
 @pytest.fixture

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Likelihood, Scored, plain
+from ragen2.audit.likelihoods import Likelihood, StepScores, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
-from ragen2.audit.text_model import effective_reasonings
+from ragen2.audit.text_model import effective_traces
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
 from ragen2.diagnostics.judging.regime import explain_regime
 from ragen2.diagnostics.metrics.attempts import Attempts, Played
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.diagnostics.metrics.wording import words
-from ragen2.runs.audit_record import AuditRecord, BlindPrompt, FoundFailure, Rows
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import AuditRecord, BlindPrompt, FoundFailure, Rows, StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores, ScoreRecord
 from ragen2.seeding import stream_key
 
 RESAMPLES = 1000
-NEEDS_MODEL = "needs --model: wording tells how reasonings differ, not how likely they were"
+"""Bootstrap samples and permutations of each measured step."""
+NEEDS_MODEL = "needs --model: wording tells how traces differ, not how likely they were"
 MOST_BLIND = 3
 """Reward-blind prompts shown."""
 _OF_A_POLICY = (
@@ -121,14 +121,14 @@ def _step(
 
 
 def _surface(sample: StepSample) -> Metrics:
-    """Counts of the whole step, and the variety of the kept reasonings."""
+    """Counts of the whole step, and the variety of the kept traces."""
     metrics = {
         "audit/rollouts": float(sample.num_rollouts),
-        "audit/reasonings": float(sample.num_reasonings),
+        "audit/reasonings": float(sample.num_traces),
         "audit/prompts_kept": float(len(sample.prompts())),
     }
-    if sample.num_reasonings:
-        metrics["rollout/reasoning_words"] = sample.reasoning_words / sample.num_reasonings
+    if sample.num_traces:
+        metrics["rollout/reasoning_words"] = sample.reasoning_words / sample.num_traces
     texts = [
         " ".join(words(trace.reasoning))
         for one in sample.prompts()
@@ -202,7 +202,7 @@ def _collapse(
     return _of_wording(found, prompts)
 
 
-def _row_sources(scored: Scored, turn: int) -> list[RowSource]:
+def _row_sources(scored: StepScores, turn: int) -> list[RowSource]:
     """The texts of a matrix; a log has no seeds, so prompts are numbered by column."""
     assert scored.matrix is not None  # noqa: S101 - the caller looked
     counts: Counter[int] = Counter()
@@ -232,7 +232,7 @@ def _of_wording(
     dropped = [name for name in found if name.startswith(_OF_A_POLICY)]
     kept = {name: value for name, value in found.items() if name not in dropped}
     absent = {f"/{name}": NEEDS_MODEL for name in dropped if not name.endswith(("_low", "_high"))}
-    effective = effective_reasonings([[one.reasoning for one in traces] for traces in prompts])
+    effective = effective_traces([[one.reasoning for one in traces] for traces in prompts])
     if effective is not None:
         kept["conditional_entropy_seq"] = math.log(effective)
         absent.pop("/conditional_entropy_seq", None)
@@ -275,7 +275,7 @@ def _notes(log: Log) -> list[str]:
     notes = []
     cut = sum(step.num_cut for step in log.steps)
     if cut:
-        notes.append(f"{cut} reasonings were cut after {MAX_CHARACTERS} characters")
+        notes.append(f"{cut} reasoning traces were cut after {MAX_CHARACTERS} characters")
     if log.num_steps > len(log.steps):
         notes.append(
             f"{len(log.steps)} of {log.num_steps} steps are measured; raise --max-steps for more"
@@ -301,7 +301,7 @@ def _as_training(steps: Sequence[StepRecord]) -> list[StepRecord]:
 def _failure(found: Finding) -> FoundFailure:
     text = found.text
     if found.name == "reasoning_shrinkage":
-        text = text.replace("tokens a reply", "words a reply")
+        text = text.replace("tokens", "words")
     return FoundFailure(
         name=found.name, since_step=found.since_step, severity=found.severity, text=text
     )

@@ -13,10 +13,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ragen2.audit.rollouts import LoggedRollout, Prompt, ReasoningRule, Split, Unusable, digest
+from ragen2.audit.rollouts import (
+    LoggedPrompt,
+    LoggedRollout,
+    ReasoningRule,
+    Split,
+    Unusable,
+    digest,
+)
 
 MAX_CHARACTERS = 8192
-"""Of a reasoning that are kept; memory and the cost of scoring are bounded by it."""
+"""Of a trace that are kept; memory and the cost of scoring are bounded by it."""
 MAX_PLAYS = 64
 """Rewards kept for each prompt."""
 ANSWER_CHARACTERS = 200
@@ -26,9 +33,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class TextTrace:
-    """One reasoning with the prompt it was written for, as text."""
+    """One reasoning trace with the prompt it was written for, as text."""
 
-    prompt: Prompt
+    prompt: LoggedPrompt
     lead: str
     reasoning: str
 
@@ -44,7 +51,7 @@ class Play:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SampleLimits:
     """How much of a log is kept."""
 
     prompts: int = 32
@@ -63,7 +70,7 @@ class Smallest(Generic[Item]):
         self.items: list[Item] = []
 
     def offer(self, rank: int, item: Item) -> Item | None:
-        """Take an item if it is among the smallest; what had to go for it, or the item itself."""
+        """Take an item if it is among the smallest; returns what was dropped for it, or the item itself."""
         place = bisect_right(self.ranks, rank)
         self.ranks.insert(place, rank)
         self.items.insert(place, item)
@@ -76,7 +83,7 @@ class Smallest(Generic[Item]):
 class PromptSample:
     """Kept rollouts of one prompt of one step."""
 
-    def __init__(self, key: bytes, limits: Limits) -> None:
+    def __init__(self, key: bytes, limits: SampleLimits) -> None:
         self.key = key
         self.num_seen = 0
         self.traces = [Smallest[TextTrace](limits.traces) for _ in range(limits.turns)]
@@ -91,12 +98,12 @@ class StepSample:
     step: int
     kept: Smallest[PromptSample]
     num_rollouts: int = 0
-    num_reasonings: int = 0
+    num_traces: int = 0
     reasoning_words: int = 0
     num_cut: int = 0
     by_key: dict[bytes, PromptSample] = field(default_factory=dict)
 
-    def slot(self, key: bytes, limits: Limits) -> PromptSample | None:
+    def slot(self, key: bytes, limits: SampleLimits) -> PromptSample | None:
         """The sample of a prompt; None when the prompt does not belong to those kept."""
         if key in self.by_key:
             return self.by_key[key]
@@ -110,8 +117,8 @@ class StepSample:
         return sample
 
     def count(self, split: Split) -> None:
-        """Add one reasoning to the step's totals, kept or not."""
-        self.num_reasonings += 1
+        """Add one trace to the step's totals, kept or not."""
+        self.num_traces += 1
         self.num_cut += len(split.reasoning) > MAX_CHARACTERS
         self.reasoning_words += len(split.reasoning.split())
 
@@ -123,7 +130,7 @@ class StepSample:
 class Reservoir:
     """Takes rollouts one at a time and keeps what fits the limits."""
 
-    def __init__(self, limits: Limits, rule: ReasoningRule) -> None:
+    def __init__(self, limits: SampleLimits, rule: ReasoningRule) -> None:
         self.limits = limits
         self.rule = rule
         self.without: Counter[str] = Counter()
@@ -164,23 +171,23 @@ class Reservoir:
 
     @property
     def num_left_out(self) -> int:
-        """Steps given up to make room."""
+        """Steps that were dropped to stay within the limits."""
         return len(self._left_out)
 
     def _trace_rank(self, what: str, key: bytes, number: int) -> int:
         return _rank(self.limits.seed, what, key, number)
 
     def _step(self, step: int) -> StepSample | None:
-        """The sample of a step; None for one that has been given up to make room."""
+        """The sample of a step; None for one that was dropped to stay within the limits."""
         if step in self._left_out:
             return None
         if step not in self._samples:
             self._samples[step] = StepSample(step, Smallest(self.limits.prompts))
             if len(self._samples) > self.limits.steps:
-                self._give_up_one()
+                self._drop_one()
         return self._samples.get(step)
 
-    def _give_up_one(self) -> None:
+    def _drop_one(self) -> None:
         """Drop the step whose neighbours are closest to each other; the first and last stay.
 
         So the kept steps lie about evenly over the log, and a trend has both its ends.

@@ -14,6 +14,16 @@ from typing import Any
 from ragen2.errors import ConfigError
 
 _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL)
+Chat = tuple[tuple[str, str], ...]
+"""Messages as (role, content), oldest first."""
+LoggedPrompt = str | Chat
+"""What the model saw: text that was rendered already, or messages that were not."""
+_STRIPPED = re.compile(r"(?:^|\n)(system|user|assistant)\n")
+_BARE_TAG = re.compile(r"(?:<[\w-]+>)?")
+IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
+"""What chat formats call a part that is an image."""
+IMAGE_NAME = re.compile("[0-9a-f]{32}")
+IMAGE_MARK = re.compile(r"\[image [0-9a-f]{32}\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,7 @@ class Split:
     lead: str
     """What stands between the prompt and the reasoning: the opening tag, if the prompt lacks it.
 
-    Words before the tag are left out, so that all reasonings of a prompt follow the same context.
+    Words before the tag are left out, so that all traces of a prompt follow the same context.
     """
     reasoning: str
     """As it was written, white space and all."""
@@ -51,7 +61,7 @@ class ReasoningRule:
         kind, _, name = self.text.partition(":")
         return name if kind == "tag" and re.fullmatch(r"[\w-]+", name) else ""
 
-    def split(self, prompt: Prompt, text: str) -> Split | None:
+    def split(self, prompt: LoggedPrompt, text: str) -> Split | None:
         """The reply taken apart; None when there is no reasoning in it."""
         if self.tag:
             found = self._by_tag(prompt, text)
@@ -61,7 +71,7 @@ class ReasoningRule:
             found = self._by_pattern(text)
         return found if found and found.reasoning.strip() else None
 
-    def _by_tag(self, prompt: Prompt, text: str) -> Split | None:
+    def _by_tag(self, prompt: LoggedPrompt, text: str) -> Split | None:
         """A missing opening tag was pre-filled by the template; a missing closing one was cut off."""
         opening, closing = f"<{self.tag}>", f"</{self.tag}>"
         is_given = isinstance(prompt, str) and prompt.rstrip().endswith(opening)
@@ -97,25 +107,6 @@ class ReasoningRule:
             ) from error
 
 
-def _answer(text: str, rest: str) -> str:
-    found = _ANSWER.search(text)
-    return (found[1] if found else rest).strip()
-
-
-Chat = tuple[tuple[str, str], ...]
-"""Messages as (role, content), oldest first."""
-Prompt = str | Chat
-"""What the model saw: text that was rendered already, or messages that were not."""
-
-_STRIPPED = re.compile(r"(?:^|\n)(system|user|assistant)\n")
-_BARE_TAG = re.compile(r"(?:<[\w-]+>)?")
-
-IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
-"""What chat formats call a part that is an image."""
-IMAGE_NAME = re.compile("[0-9a-f]{32}")
-IMAGE_MARK = re.compile(r"\[image [0-9a-f]{32}\]")
-
-
 class Unusable(Exception):
     """A row that cannot be audited; its text is the reason it is counted under."""
 
@@ -124,7 +115,7 @@ class Unusable(Exception):
 class LoggedTurn:
     """One reply with everything the model saw before it."""
 
-    prompt: Prompt
+    prompt: LoggedPrompt
     text: str
 
 
@@ -140,7 +131,7 @@ class LoggedRollout:
     solved: bool | None = None
 
 
-def digest(prompt: Prompt) -> bytes:
+def digest(prompt: LoggedPrompt) -> bytes:
     """Sixteen bytes that equal prompts share."""
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
     kind = b"text" if isinstance(prompt, str) else b"chat"
@@ -149,7 +140,7 @@ def digest(prompt: Prompt) -> bytes:
     return hashed.digest()
 
 
-def prompt_of(value: Any) -> Prompt:
+def prompt_of(value: Any) -> LoggedPrompt:
     """A prompt column: messages, messages written as JSON, or text."""
     found = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
     if isinstance(found, str) and found.strip():
@@ -172,7 +163,7 @@ def is_messages(value: Any) -> bool:
 def message_text(message: Mapping[str, Any]) -> str:
     """All that a message says: separately kept reasoning in think tags, content, tool calls.
 
-    An image is a mark that equal images share, so that prompts which differ in nothing else are told apart.
+    An image is a mark that equal images share, so that prompts which differ in nothing else are distinct.
     """
     content = message.get("content")
     if isinstance(content, list):
@@ -195,20 +186,15 @@ def image_mark(image: Any) -> str:
     return f"[image {hashlib.blake2b(data, digest_size=16).hexdigest()}]"
 
 
-def holds_images(prompt: Prompt) -> bool:
+def holds_images(prompt: LoggedPrompt) -> bool:
     """Whether a prompt has marks of images in it: no model can score after those."""
     texts = [prompt] if isinstance(prompt, str) else [content for _, content in prompt]
     return any(IMAGE_MARK.search(text) for text in texts)
 
 
-def _part_text(part: Mapping[str, Any]) -> str:
-    text = part.get("text")
-    if isinstance(text, str):
-        return text
-    return image_mark(part) if str(part.get("type")) in IMAGE_TYPES else ""
-
-
-def dialogue_turns(before: Prompt, messages: Sequence[Mapping[str, Any]]) -> tuple[LoggedTurn, ...]:
+def dialogue_turns(
+    before: LoggedPrompt, messages: Sequence[Mapping[str, Any]]
+) -> tuple[LoggedTurn, ...]:
     """One turn for each assistant message; each sees ``before`` and every message up to it."""
     if isinstance(before, str):
         replies = [message_text(one) for one in messages if one.get("role") == "assistant"]
@@ -222,7 +208,7 @@ def dialogue_turns(before: Prompt, messages: Sequence[Mapping[str, Any]]) -> tup
     return tuple(turns)
 
 
-def reply_turns(prompt: Prompt, completion: Any) -> tuple[LoggedTurn, ...]:
+def reply_turns(prompt: LoggedPrompt, completion: Any) -> tuple[LoggedTurn, ...]:
     """Turns of a completion column: text, or messages that may hold several replies."""
     if is_messages(completion):
         turns = dialogue_turns(prompt, completion)
@@ -233,7 +219,7 @@ def reply_turns(prompt: Prompt, completion: Any) -> tuple[LoggedTurn, ...]:
     return turns
 
 
-def unstrip(text: str) -> Prompt:
+def unstrip(text: str) -> LoggedPrompt:
     r"""Messages of a ChatML prompt that was decoded without its special tokens, else the text itself.
 
     Such text reads ``system\n...\nuser\n...\nassistant\n``, perhaps with a pre-filled tag behind.
@@ -268,6 +254,18 @@ def whole(value: Any) -> int | None:
     """A step number, or None."""
     found = number(value)
     return int(found) if found is not None and found == int(found) else None
+
+
+def _answer(text: str, rest: str) -> str:
+    found = _ANSWER.search(text)
+    return (found[1] if found else rest).strip()
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return image_mark(part) if str(part.get("type")) in IMAGE_TYPES else ""
 
 
 def _parsed(text: str) -> Any:

@@ -1,14 +1,14 @@
-"""Scores without a model: does the wording of a reasoning fit its own prompt's other reasonings best?
+"""Scores without a model: does the wording of a trace fit its own prompt's other traces best?
 
-Each prompt gets a small language model of words, fitted to some of its reasonings; the remaining
-reasonings are scored under every prompt's model. That gives the matrix that a language model would
+Each prompt gets a small language model of words, fitted to some of its traces; the remaining
+traces are scored under every prompt's model. That gives the matrix that a language model would
 give, so all that is measured on it stays the same, but it is about wording, not about likelihood
 under the policy.
 
-Every model is fitted to the same number of reasonings, and no reasoning is scored under a model that
+Every model is fitted to the same number of traces, and no trace is scored under a model that
 was fitted to it. If reasoning ignores its prompt, the scored ones are then exchangeable over the
 prompts: retrieval is at chance in expectation and permutation p-values are exact. Leaving out one
-reasoning at a time would score more of them, but each pair would count twice, once from each side,
+trace at a time would score more of them, but each pair would count twice, once from each side,
 and the permutation null would be too narrow.
 
 Shape letters: N scored traces, P prompts, V words, B pairs of neighbouring words, T words of a trace.
@@ -25,7 +25,7 @@ from ragen2.diagnostics.metrics.wording import words
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
 FEWEST_TRACES = 3
-"""A prompt needs two reasonings to be fitted to and one to be scored."""
+"""A prompt needs two traces to be fitted to and one to be scored."""
 PRIOR_RANGE = (2.0, 1000.0)
 """Words' worth of trust in the pooled frequency of a word against a prompt's own: least and most."""
 TIE = 1e-9
@@ -40,24 +40,24 @@ class TextScores:
 
     matrix: ScoreMatrix
     prompts: tuple[int, ...]
-    """Place of each column in what was given; prompts with too few reasonings are left out."""
+    """Place of each column in what was given; prompts with too few traces are left out."""
     rows: tuple[tuple[int, int], ...]
-    """Of each row of the matrix: the prompt, and the reasoning among that prompt's, as they were given."""
+    """Of each row of the matrix: the prompt, and the trace among that prompt's, as they were given."""
     uses_pairs: bool
     """Whether the order of words counted, or the words alone."""
 
 
 def text_scores(
-    reasonings: Sequence[Sequence[str]], *, uses_pairs: bool | None = None
+    traces: Sequence[Sequence[str]], *, uses_pairs: bool | None = None
 ) -> TextScores | None:
-    """Score a part of each prompt's reasonings; None when fewer than two prompts have enough.
+    """Score a part of each prompt's traces; None when fewer than two prompts have enough.
 
-    ``reasonings`` must be in random order within each prompt: the first ones are fitted to. With
+    ``traces`` must be in random order within each prompt: the first ones are fitted to. With
     ``uses_pairs`` left out, those also say whether the order of words helps.
     """
     tokens = [
         [(found, index) for index, text in enumerate(texts) if (found := words(text))]
-        for texts in reasonings
+        for texts in traces
     ]
     enough = [len(texts) for texts in tokens if len(texts) >= FEWEST_TRACES]
     if len(enough) < 2:
@@ -86,10 +86,10 @@ def text_scores(
 def _pairs_help(texts: Sequence[Sequence[Sequence[str]]]) -> bool:
     """Whether the order of words tells prompts apart better than the words alone.
 
-    Answered on the reasonings that are fitted to, one of each prompt held out at a time, so that the
+    Answered on the traces that are fitted to, one of each prompt held out at a time, so that the
     scored ones have no say in how they are scored.
     """
-    told = []
+    accuracy = []
     for uses_pairs in (False, True):
         hits = []
         for held in range(len(texts[0])):
@@ -99,8 +99,8 @@ def _pairs_help(texts: Sequence[Sequence[Sequence[str]]]) -> bool:
                 scores_P = model.score(prompt[held])
                 best_P = scores_P >= scores_P.max() - TIE
                 hits.append(best_P[column] / best_P.sum())
-        told.append(float(np.mean(hits)))
-    return told[1] > told[0]
+        accuracy.append(float(np.mean(hits)))
+    return accuracy[1] > accuracy[0]
 
 
 def word_probabilities(counts_PV: FloatArray) -> FloatArray:
@@ -109,7 +109,7 @@ def word_probabilities(counts_PV: FloatArray) -> FloatArray:
     A word whose counts differ over prompts no more than chance would have it says nothing about them
     and keeps its pooled frequency; one that differs much is believed. The strength s of the pull is
     that of a Dirichlet-multinomial with the same ratio r of observed to multinomial variance:
-    r = (n + s) / (1 + s), with n words a prompt.
+    r = (n + s) / (1 + s), with n words per prompt.
     """
     total_P1 = counts_PV.sum(1, keepdims=True)
     pooled_V = counts_PV.sum(0) + 0.5
@@ -141,7 +141,7 @@ class _WordModel:
 
     @classmethod
     def fit(cls, texts: Sequence[Sequence[Sequence[str]]], *, uses_pairs: bool) -> _WordModel:
-        """One model a prompt, over one vocabulary."""
+        """One model per prompt, over one vocabulary."""
         word_ids: dict[str, int] = {}
         pair_ids: dict[tuple[int, int], int] = {}
         for text in (text for prompt in texts for text in prompt):
@@ -180,15 +180,15 @@ class _WordModel:
         return np.asarray(np.log((seen_PT + prior_PT) / total_PT).sum(1))
 
 
-def effective_reasonings(reasonings: Sequence[Sequence[str]]) -> float | None:
-    """How many different reasonings a prompt has in effect: one over the chance that two are equal.
+def effective_traces(traces: Sequence[Sequence[str]]) -> float | None:
+    """How many different traces a prompt has in effect: one over the chance that two are equal.
 
     Pairs within a prompt are compared by wording, each prompt counting the same; this is the
     exponential of the collision entropy, which is at most H(Z|X). None without a pair to compare.
     When no two are equal the number of pairs is what can be vouched for.
     """
     shares, num_pairs = [], 0
-    for texts in reasonings:
+    for texts in traces:
         if len(texts) < 2:
             continue
         counts: IntArray = np.unique([" ".join(words(text)) for text in texts], return_counts=True)[

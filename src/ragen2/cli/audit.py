@@ -11,9 +11,9 @@ from ragen2.cli.shared import require_torch
 from ragen2.errors import ConfigError, FailedCheck, RunError
 
 if TYPE_CHECKING:
-    from ragen2.audit import Limits, ReadSettings
+    from ragen2.audit import ReadSettings, SampleLimits
     from ragen2.audit.likelihoods import Likelihood
-    from ragen2.runs.audit_record import AuditRecord
+    from ragen2.runs.record import AuditRecord
     from ragen2.runs.scores import ScoreRecord
 
 TEXT_SAMPLE = (32, 16)
@@ -74,11 +74,11 @@ def audit(  # noqa: PLR0913 - one parameter per flag
 
     Example: ragen2 audit runs/try --fail-on template_collapse
     """
-    from ragen2.audit import Limits
+    from ragen2.audit import SampleLimits
 
     unwanted = _unwanted(fail_on)
     usual = MODEL_SAMPLE if model else TEXT_SAMPLE
-    limits = Limits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
+    limits = SampleLimits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
     settings = _read_settings(log_format, columns, reasoning, limits)
     if (out / "run.toml").exists():
         raise RunError(f"--out {out} is a run directory; choose another folder")
@@ -94,7 +94,7 @@ def audit(  # noqa: PLR0913 - one parameter per flag
 
 
 def _read_settings(
-    log_format: str | None, columns: str | None, reasoning: str, limits: Limits
+    log_format: str | None, columns: str | None, reasoning: str, limits: SampleLimits
 ) -> ReadSettings:
     from ragen2.audit import ReadSettings, ReasoningRule, parse_columns
 

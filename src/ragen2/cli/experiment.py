@@ -134,7 +134,7 @@ def _run(plan: Plan, *, at_once: int, mps: bool, keep_weights: bool) -> None:
     from ragen2.cli.jobs import exit_code, gpu_sharing
     from ragen2.cli.views.jobs import jobs_view
     from ragen2.experiments.output import write_results
-    from ragen2.experiments.running import Watcher, refuse_changed, run_plan
+    from ragen2.experiments.running import RunCallbacks, refuse_changed, run_plan
 
     refuse_changed(plan)
     asked = StopRequest("finishing the step of every run, then saving")
@@ -142,12 +142,12 @@ def _run(plan: Plan, *, at_once: int, mps: bool, keep_weights: bool) -> None:
         gpu_sharing(plan.jobs, at_once, mps=mps) as sharing,
         jobs_view(plan.out, sharing.note) as view,
     ):
-        watcher = Watcher(view.update, view.tell, asked)
+        callbacks = RunCallbacks(view.update, view.tell, asked)
         statuses = run_plan(
             plan,
             at_once=at_once,
             variables=sharing.variables,
-            watcher=watcher,
+            callbacks=callbacks,
             keep_weights=keep_weights,
         )
     for status in statuses:

@@ -198,7 +198,7 @@ def _probe(config: RunConfig, agent: Agent, run_dir: Path, step: int) -> ProbeRe
 def _write(record: ProbeRecord, folder: Path) -> None:
     """Both files are made before the first is written, each whole or not at all."""
     from ragen2.reports.data.report import probe_report
-    from ragen2.reports.web import render
+    from ragen2.reports.page import render
     from ragen2.runs.files import write_atomically
 
     texts = {

@@ -40,7 +40,7 @@ def report(
 
     Example: ragen2 report runs/first --figures figures --format png
     """
-    from ragen2.reports.data.pictures import missing_images
+    from ragen2.reports.data.episodes import missing_images
     from ragen2.reports.data.report import report_of
     from ragen2.reports.figures import FORMATS, load_matplotlib
     from ragen2.reports.load import load

@@ -30,7 +30,7 @@ def watch(
     Example: ragen2 watch runs/try
     """
     from ragen2.reports.watch import open_watch
-    from ragen2.reports.watch.follow import is_there
+    from ragen2.reports.watch.snapshots import is_there
 
     with open_watch(paths, host, port) as server:
         for path in paths:

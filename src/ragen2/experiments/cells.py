@@ -1,4 +1,4 @@
-"""The runs of an experiment as an analysis reads them: by label and seed, from their directories."""
+"""The runs of an experiment as an analysis reads them: by label and seed, alone or paired by seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragen2.errors import ConfigError
+from ragen2.experiments.intervals import Estimate, mean_estimate, paired_estimate
 from ragen2.reports.load import Run
 
 SUCCESS = "eval/success"
@@ -17,6 +18,10 @@ RETRIEVAL = f"{SCOPE}retrieval_above_chance"
 LAST = 3
 """Newest measurements whose mean is what a run ended with."""
 Measure = Callable[[Run], float | None]
+NONE = "none"
+"""Label of the arm without a filter."""
+POINTS = 100.0
+"""Percentage points of a share."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Cells:
             if other.name != one.name:
                 apart = [axis for axis in one.labels if one.labels[axis] != other.labels.get(axis)]
                 raise ConfigError(
-                    f"this analysis reads one run a seed, but the list {apart[0]!r} makes several; give "
+                    f"this analysis reads one run per seed, but the list {apart[0]!r} makes several; give "
                     "it one value, or take another analysis"
                 )
         found = {seed: measure(one.run) for seed, one in of_seed.items()}
@@ -90,11 +95,20 @@ class Cells:
         found = [measure(one.run) for one in self.runs]
         return [value for value in found if value is not None]
 
+    def points(self, across: Measure, up: Measure) -> list[tuple[float, float]]:
+        """Two measures of every run that has both."""
+        found = [(across(one.run), up(one.run)) for one in self.runs]
+        return [(x, y) for x, y in found if x is not None and y is not None]
+
     def groups(self, *axes: str) -> Iterator[tuple[tuple[str, ...], Cells]]:
         """Runs that share the labels of these axes, in the order of the grid."""
         shared = [one for one in self.runs if all(axis in one.labels for axis in axes)]
         for key in dict.fromkeys(tuple(one.labels[axis] for axis in axes) for one in shared):
             yield key, self.where(**dict(zip(axes, key, strict=True)))
+
+    def split(self, axis: str) -> dict[str, Cells]:
+        """The runs of each label of an axis, in the order of the grid."""
+        return {label: self.where(**{axis: label}) for label in self.axis(axis)}
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -197,6 +211,63 @@ def training_seconds(run: Run) -> float | None:
         if record.step > 1 and {"rollout", "update"} <= record.seconds.keys()
     ]
     return float(np.mean(spent)) if spent else None
+
+
+def require_axes(cells: Cells, *axes: str) -> None:
+    """Raise when the cells, planned or run, lack an axis that the analysis reads."""
+    for axis in axes:
+        if cells.planned and not cells.planned_axis(axis):
+            raise ConfigError(
+                f"this analysis reads the list {axis!r}, which the grid does not have; add it, or take "
+                "another analysis"
+            )
+
+
+def difference(
+    cells: Cells, axis: str, one: str, other: str, measure: Measure, factor: float = 1.0
+) -> Estimate | None:
+    """How much larger a measure is with one label of an axis than with another, paired by seed."""
+    first = cells.where(**{axis: one}).by_seed(measure)
+    second = cells.where(**{axis: other}).by_seed(measure)
+    return paired_estimate(first, second, factor)
+
+
+def filters(cells: Cells) -> list[str]:
+    """Labels of the arms that have a filter."""
+    return [label for label in cells.axis("filter") if label != NONE]
+
+
+def first_filter(cells: Cells) -> str:
+    """The filter that an analysis of one filter is about; the paper's where no run has one yet."""
+    return (filters(cells) or ["top_p"])[0]
+
+
+def seed_gains(cells: Cells, arm: str) -> dict[int, float]:
+    """Peak held-out success with a filter less without, of each seed that has both."""
+    with_filter = cells.where(filter=arm).by_seed(peak(SUCCESS))
+    without = cells.where(filter=NONE).by_seed(peak(SUCCESS))
+    shared = sorted(with_filter.keys() & without.keys())
+    return {seed: with_filter[seed] - without[seed] for seed in shared}
+
+
+def filter_gain(cells: Cells, arm: str, *, at_peak: bool = True) -> Estimate | None:
+    """Points of held-out success that a filter adds, at the best or at the last evaluation."""
+    measure = peak(SUCCESS) if at_peak else final(SUCCESS)
+    return difference(cells, "filter", arm, NONE, measure, POINTS)
+
+
+def level(cells: Cells, measure: Measure, factor: float = 1.0) -> Estimate | None:
+    """Mean of a measure over seeds."""
+    found = mean_estimate(cells.values(measure))
+    return None if found is None else found.times(factor)
+
+
+def averaged(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean of several measures, seed by seed; seeds that lack one are left out."""
+    if not parts:
+        return {}
+    shared = set.intersection(*(set(part) for part in parts))
+    return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(shared)}
 
 
 def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -40,7 +40,7 @@ def mean_series(cells: Cells, metric: str, name: str, factor: float = 1.0) -> Se
 def curves_figure(
     title: str, arms: Mapping[str, Cells], metric: str, unit: str, factor: float = 1.0
 ) -> Figure:
-    """A line an arm over steps."""
+    """One line per arm over steps."""
     series = [mean_series(cells, metric, name, factor) for name, cells in arms.items()]
     return chart_figure(Chart(title, series, unit=unit))
 
@@ -72,7 +72,7 @@ def lines_figure(
     across: str,
     unit: str,
 ) -> Figure:
-    """Estimates over a number, a line a name, with their intervals as bars."""
+    """Estimates over a number, one line per name, with their intervals as bars."""
     known = {
         name: [(x, one) for x, one in points if one is not None] for name, points in lines.items()
     }
@@ -103,7 +103,7 @@ def lines_figure(
 def scatter_figure(
     title: str, points: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str
 ) -> Figure:
-    """A point a run, a mark of its own a name."""
+    """One point per run, with one mark per name."""
 
     def draw(axes: Axes) -> None:
         for index, (name, mine) in enumerate(points.items()):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from ragen2.experiments.grid import PaperRow
 from ragen2.experiments.intervals import Estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import NamedFigure
 
 Entry = str | float | int | Estimate | None
-Verdict = Literal["reproduced", "not", "different", "measured", "no estimate", "not run"]
+ClaimVerdict = Literal["reproduced", "not", "different", "measured", "no estimate", "not run"]
 Labels = Mapping[str, str]
 EMPTY = "-"
 
@@ -42,14 +42,6 @@ class Claim:
     estimate: Estimate
     unit: str
     digits: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class NamedFigure:
-    """Charts that stand side by side in one file."""
-
-    name: str
-    charts: list[Figure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,14 @@ class Coverage:
 NOTHING_RUN = Coverage()
 
 
-def verdict(row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN) -> Verdict:
+def claimed(name: str, estimate: Estimate | None, unit: str, digits: int = 2) -> list[Claim]:
+    """The claim in a list, to be added to others; an empty one where there is no estimate."""
+    return [] if estimate is None else [Claim(name, estimate, unit, digits)]
+
+
+def verdict(
+    row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN
+) -> ClaimVerdict:
     """Whether the interval lies where the paper's number puts it.
 
     ``reproduced``: the whole interval on the paper's side of 0, or within the margin around 0 where the paper
@@ -175,8 +174,8 @@ def _paper_row(row: PaperRow, claim: Claim | None, coverage: Coverage) -> tuple[
     if claim is None:
         why = coverage.without_estimate(row.claim)
         return row.about, row.says or EMPTY, why, EMPTY, why
-    told = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
-    return row.about, row.says or EMPTY, told, claim.estimate.num, verdict(row, claim.estimate)
+    ours = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
+    return row.about, row.says or EMPTY, ours, claim.estimate.num, verdict(row, claim.estimate)
 
 
 def _escaped(text: str) -> str:

@@ -41,7 +41,7 @@ def _checked(lists: dict[str, list[Any]]) -> dict[str, list[Any]]:
 Lists = Annotated[dict[str, list[Any]], AfterValidator(_checked)]
 
 
-class Block(Settings):
+class GridBlock(Settings):
     """Lists whose every combination is a cell."""
 
     name: str = Field("", description="label of its cells, where a grid has several blocks")
@@ -93,7 +93,7 @@ class Grid(Settings):
     seeds: int = Field(3, ge=1, description="seeds of every cell, from 0")
     settings: Tables = Field({}, description="settings of all cells")
     grid: Lists = Field({}, description="the lists, where there is one block")
-    block: tuple[Block, ...] = Field((), description="several blocks of lists")
+    block: tuple[GridBlock, ...] = Field((), description="several blocks of lists")
     choices: dict[str, dict[str, Tables]] = Field({}, description="names for several settings")
     scales: dict[Scale, ScaleChanges] = Field({}, description="what a scale has otherwise")
     claims: tuple[PaperRow, ...] = Field((), description="what the paper says")
@@ -116,9 +116,9 @@ class Grid(Settings):
         lists = [values for block in blocks for values in block.grid.values()]
         return frozenset(_label(value) for values in lists for value in values)
 
-    def blocks(self, scale: Scale | None) -> tuple[Block, ...]:
+    def blocks(self, scale: Scale | None) -> tuple[GridBlock, ...]:
         """Its blocks at a scale, with the lists that this scale has otherwise."""
-        own = self.block or (Block(grid=self.grid),)
+        own = self.block or (GridBlock(grid=self.grid),)
         changed = self.scales[scale].grid if scale in self.scales else {}
         there = [block for block in own if scale is None or scale in block.only]
         axes = {axis for block in there for axis in block.grid}
@@ -181,7 +181,7 @@ def load_grid(name: str) -> Grid:
     other = load_grid(grid.like)
     return grid.model_copy(
         update={
-            "block": other.block or (Block(grid=other.grid),),
+            "block": other.block or (GridBlock(grid=other.grid),),
             "settings": merge(other.settings, grid.settings),
             "choices": _joined(other.choices, grid.choices),
             "scales": {**other.scales, **grid.scales},
@@ -213,7 +213,7 @@ def base_settings(grid: Grid, scale: Scale | None) -> Tables:
 
 
 def _block_cells(
-    grid: Grid, block: Block, scale: Scale | None, seeds: int | None
+    grid: Grid, block: GridBlock, scale: Scale | None, seeds: int | None
 ) -> Iterator[Combination]:
     choices = grid.choices
     count = seeds or grid.seeds

@@ -21,7 +21,7 @@ FEWEST_PAIRS = 10
 """Of a rank correlation with an interval: samples of fewer are too much alike, and its interval too short."""
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)
-Pair = tuple[float, float]
+ValuePair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,13 @@ def mean_estimate(values: Sequence[float], how: str = "t over seeds") -> Estimat
     return Estimate(mean, mean - half, mean + half, len(values), how)
 
 
-def paired_estimate(first: Mapping[Key, float], second: Mapping[Key, float]) -> Estimate | None:
-    """Mean of ``first - second`` over the keys, most often seeds, that both have."""
+def paired_estimate(
+    first: Mapping[Key, float], second: Mapping[Key, float], factor: float = 1.0
+) -> Estimate | None:
+    """Mean of ``first - second`` over the keys, most often seeds, that both have, times ``factor``."""
     apart = [value - second[key] for key, value in first.items() if key in second]
-    return mean_estimate(apart, "t over paired seeds")
+    found = mean_estimate(apart, "t over paired seeds")
+    return None if found is None else found.times(factor)
 
 
 def share_estimate(marks: Sequence[bool]) -> Estimate | None:
@@ -109,7 +112,7 @@ def bootstrap_estimate(
 
 
 def spearman_estimate(
-    strata: Sequence[Sequence[Pair]], name: str, of: str = "runs"
+    strata: Sequence[Sequence[ValuePair]], name: str, of: str = "runs"
 ) -> Estimate | None:
     """Spearman's correlation inside each stratum, averaged by size; None below 3 pairs in all of them."""
     used = [list(one) for one in strata if _spearman([one]) is not None]
@@ -117,11 +120,11 @@ def spearman_estimate(
 
 
 def grouped_spearman_estimate(
-    groups: Sequence[Sequence[Pair]], name: str, of: str
+    groups: Sequence[Sequence[ValuePair]], name: str, of: str
 ) -> Estimate | None:
     """Spearman's correlation over all pairs; whole groups are drawn, because pairs of one are alike."""
 
-    def statistic(drawn: Sequence[Sequence[Sequence[Pair]]]) -> float | None:
+    def statistic(drawn: Sequence[Sequence[Sequence[ValuePair]]]) -> float | None:
         return _spearman([[pair for group in drawn[0] for pair in group]])
 
     return _of_enough(bootstrap_estimate([groups], statistic, name, of))
@@ -133,7 +136,7 @@ def _of_enough(found: Estimate | None) -> Estimate | None:
     return Estimate(found.value, None, None, found.num, found.how)
 
 
-def _spearman(strata: Sequence[Sequence[Pair]]) -> float | None:
+def _spearman(strata: Sequence[Sequence[ValuePair]]) -> float | None:
     total, weight = 0.0, 0
     for pairs in strata:
         rho = rank_correlation([x for x, _ in pairs], [y for _, y in pairs])

@@ -25,19 +25,23 @@ from ragen2.experiments.findings import (
     paper_table,
 )
 from ragen2.experiments.intervals import Estimate
-from ragen2.experiments.plan import RUNS, Plan, told_settings
-from ragen2.experiments.started import FILE as STARTED
-from ragen2.experiments.started import read_started
+from ragen2.experiments.plan import RUNS, Plan, changed_settings
+from ragen2.experiments.running import STARTED, read_started
 from ragen2.reports.figures import save_figure
 from ragen2.reports.load import load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.runs.machine import Machine, code_commit, this_machine
-from ragen2.runs.sessions import installed_versions, read_sessions
+from ragen2.runs.sessions import (
+    Machine,
+    code_commit,
+    installed_versions,
+    read_sessions,
+    this_machine,
+)
 from ragen2.trainer.jobs.run import Job, JobStatus, is_finished
 
 
 def provenance() -> dict[str, object]:
-    """Commit, versions and hardware of the process that writes; what cannot be told is left out."""
+    """Commit, versions and hardware of the process that writes; what is unknown is left out."""
     found: dict[str, object] = {
         "versions": installed_versions(),
         "hardware": this_machine().model_dump(mode="json"),
@@ -74,7 +78,7 @@ DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenResults:
     """The files that were written, and why figures were not."""
 
     folder: Path
@@ -99,7 +103,7 @@ def load_cells(plan: Plan) -> Cells:
     return Cells(mine, list(others), labels)
 
 
-def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Written:
+def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> WrittenResults:
     """Analyse what is finished and write everything; run again, it writes the same files anew."""
     cells = load_cells(plan)
     found = find_analysis(plan.grid.analysis)(cells)
@@ -121,8 +125,8 @@ def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Wr
     try:
         files += _figures(folder / "figures", found)
     except DependencyError as error:
-        return Written(folder, found, files, str(error))
-    return Written(folder, found, files)
+        return WrittenResults(folder, found, files, str(error))
+    return WrittenResults(folder, found, files)
 
 
 def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
@@ -149,7 +153,7 @@ def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line an entry: table, row, column, value, ends of the interval, number."""
+    """One line per entry: table, row, column, value, ends of the interval, number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("table", "row", "column", "value", "low", "high", "n"))
@@ -212,11 +216,11 @@ def _coverage(plan: Plan, statuses: Sequence[JobStatus]) -> Coverage:
 
 def _distinct_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     """The settings of each cell once, by the name of its runs without the seed."""
-    return {job.folder.name.rpartition("-seed")[0]: told_settings(job.config) for job in jobs}
+    return {job.folder.name.rpartition("-seed")[0]: changed_settings(job.config) for job in jobs}
 
 
 def _records(runs: Sequence[CellRun]) -> bytes:
-    """Every record of every run, one a line, with the run's name; numbers are shortened."""
+    """Every record of every run, one per line, with the run's name; numbers are shortened."""
     lines = []
     for one in {one.name: one for one in runs}.values():
         for record in one.run.records:

@@ -46,7 +46,7 @@ WHEEL = "wheel:"
 """A model path that begins so names a model inside a package-index wheel."""
 RUNS, MODELS = "runs", "models"
 MOST_MISTAKES = 5
-"""Cells whose mistakes are told; the others most often have the same."""
+"""Cells whose mistakes are listed; the others most often have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def make_plan(
     seeds: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Plan:
-    """Read a grid, check every cell, and name its runs; all mistakes are told before anything starts."""
+    """Read a grid, check every cell, and name its runs; all mistakes are listed before anything starts."""
     grid = load_grid(name)
     analyse = find_analysis(grid.analysis)
     start, others = _split_overrides(overrides)
@@ -150,7 +150,7 @@ def make_plan(
         try:
             cells.extend(_cells(one, makers, others, out))
         except ConfigError as error:
-            mistakes.append(f"{_told(one.labels)}: {str(error).splitlines()[0]}")
+            mistakes.append(f"{_cell_name(one.labels)}: {str(error).splitlines()[0]}")
     if mistakes:
         left = len(mistakes) - MOST_MISTAKES
         more = [f"and {left} more cells with mistakes"] if left > 0 else []
@@ -167,12 +167,12 @@ def config_key(config: RunConfig) -> str:
     return _settings_key(config, config.model_dump(mode="json", exclude={"seed", "logging"}))
 
 
-def told_settings(config: RunConfig) -> Tables:
+def changed_settings(config: RunConfig) -> Tables:
     """The settings of a run that are not defaults, and the kind of every component, but for the seed."""
     whole = config.model_dump(mode="json", exclude={"seed"})
-    told = config.model_dump(mode="json", exclude={"seed"}, exclude_defaults=True)
+    changed = config.model_dump(mode="json", exclude={"seed"}, exclude_defaults=True)
     bare = {name: _without_settings(whole[name]) for name in FAMILIES}
-    return dict(_with_kind(bare | told, whole))
+    return dict(_with_kind(bare | changed, whole))
 
 
 def _cells(
@@ -186,11 +186,11 @@ def _cells(
     config = parse_config(RunConfig, _with_path(data, model or folder))
     kinds = "-".join([config.env.kind, config.algorithm.kind, config.filter.kind])
     stem = f"{kinds}-{config_key(config)}"
-    placed = config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
+    located = config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
     for seed in one.seeds:
         shown = " ".join([*one.labels.values(), f"seed {seed}"])
         folder_of_run = out / RUNS / f"{stem}-seed{seed}"
-        job = Job(shown, placed.model_copy(update={"seed": seed}), folder_of_run)
+        job = Job(shown, located.model_copy(update={"seed": seed}), folder_of_run)
         yield Cell(one.labels, seed, job, model)
 
 
@@ -307,7 +307,7 @@ def _with_path(data: Tables, path: str) -> Tables:
     return {**data, "model": {**data.get("model", {}), "path": path}}
 
 
-def _told(labels: Mapping[str, str]) -> str:
+def _cell_name(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "the only cell"
 
 
@@ -315,18 +315,18 @@ def _without_settings(component: Any) -> Any:
     return [{} for _ in component] if isinstance(component, list) else {}
 
 
-def _with_kind(told: Any, whole: Any) -> Any:
-    """``told`` as far as ``whole`` has it, and the kind of every component, which is always a default."""
+def _with_kind(changed: Any, whole: Any) -> Any:
+    """``changed`` as far as ``whole`` has it, and the kind of every component, which is always a default."""
     if isinstance(whole, dict):
         kind = {"kind": whole["kind"]} if "kind" in whole else {}
-        return kind | {key: _with_kind(told[key], whole[key]) for key in told if key in whole}
+        return kind | {key: _with_kind(changed[key], whole[key]) for key in changed if key in whole}
     if isinstance(whole, list):
-        return [_with_kind(*pair) for pair in zip(told, whole, strict=True)]
-    return told
+        return [_with_kind(*pair) for pair in zip(changed, whole, strict=True)]
+    return changed
 
 
 def _settings_key(config: BaseModel, whole: Mapping[str, Any]) -> str:
     """A short name of what ``whole`` has of the settings that are not defaults."""
-    told = _with_kind(config.model_dump(mode="json", exclude_defaults=True), whole)
-    text = json.dumps(told, sort_keys=True)
+    changed = _with_kind(config.model_dump(mode="json", exclude_defaults=True), whole)
+    text = json.dumps(changed, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

@@ -6,24 +6,121 @@ goes on where it was: finished runs are kept, others resumed. Processes that out
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ragen2.config import load_run
-from ragen2.errors import ConfigError
-from ragen2.experiments.models import make_models
+from ragen2.errors import ConfigError, RunError
 from ragen2.experiments.plan import Model, Plan, write_run_files
-from ragen2.experiments.started import note_start
 from ragen2.runs.checkpoints import MANIFEST, STATE, list_checkpoints
 from ragen2.runs.files import PARTIAL
-from ragen2.trainer.jobs.logged_process import is_locked
-from ragen2.trainer.jobs.run import PROGRAM, Job, JobStatus, is_finished, refuse_unfit, run_jobs
+from ragen2.trainer.jobs.logged_process import (
+    LoggedProcess,
+    LogLockedError,
+    end_all,
+    is_locked,
+    lock_log,
+)
+from ragen2.trainer.jobs.run import (
+    PROGRAM,
+    Job,
+    JobStatus,
+    is_finished,
+    process_variables,
+    refuse_unfit,
+    run_jobs,
+)
 
+STARTED = "started.jsonl"
+SECONDS_TO_END = 10.0
+Tell = Callable[[str], None]
 KEPT = (STATE, MANIFEST)
 """What says that a run is finished, and what its last checkpoint held."""
+TRIES = 2
+"""Starts of a run that fails, in one command."""
+SECONDS_BETWEEN_POLLS = 0.2
+
+
+class Started(BaseModel):
+    """One start of one process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["run", "model"]
+    name: str
+    experiment: str
+    at: str
+    """Local time with its zone, ISO 8601."""
+
+
+def note_start(out: Path, kind: Literal["run", "model"], name: str, experiment: str) -> None:
+    """Add a line; it is on disk before the process begins, so that none can be left out."""
+    one = Started(
+        kind=kind, name=name, experiment=experiment, at=time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / STARTED).open("a+b") as file:
+            file.write(f"{_missing_end(file)}{one.model_dump_json()}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"{out / STARTED} cannot be written: {error.strerror}") from error
+
+
+def read_started(out: Path) -> list[Started]:
+    """All starts; a line that a crash cut short is left out."""
+    if not (out / STARTED).is_file():
+        return []
+    found = []
+    for line in (out / STARTED).read_bytes().splitlines():
+        try:
+            found.append(Started.model_validate_json(line))
+        except ValidationError:
+            continue
+    return found
+
+
+def make_models(
+    models: Sequence[Model],
+    *,
+    at_once: int,
+    variables: Mapping[str, str],
+    on_start: Callable[[Model], None] = lambda model: None,
+    tell: Tell = lambda line: None,
+    stop_asked: Callable[[], bool] = lambda: False,
+    program: Sequence[str] = PROGRAM,
+) -> dict[str, str]:
+    """Make what is not there yet; why each one that cannot be had is missing.
+
+    A model appears whole or not at all, so a folder that is there is done. A process of an earlier start
+    that still makes one is waited for. Once ``stop_asked`` is true none is begun; those are not missing for
+    a reason, so nothing is said of them.
+    """
+    given = process_variables(min(at_once, max(1, len(models)))) | dict(variables)
+    state = _Making()
+    by_name = {model.name: model for model in models}
+    try:
+        while True:
+            _reap(state, by_name, tell)
+            left = [m for m in models if not m.folder.is_dir() and m.name not in state.problems]
+            if not left or (stop_asked() and not state.going):
+                break
+            for model in left:
+                is_free = len(state.going) < at_once and not stop_asked()
+                if is_free and _can_begin(state, model, by_name):
+                    _begin(state, model, [*program, *model.words], given, on_start, tell)
+            time.sleep(SECONDS_BETWEEN_POLLS)
+    finally:
+        end_all(list(state.going.values()), SECONDS_TO_END)
+    return state.problems
 
 
 def drop_weights(job: Job) -> None:
@@ -36,14 +133,9 @@ def drop_weights(job: Job) -> None:
                 path.unlink()
 
 
-TRIES = 2
-"""Starts of a run that fails, in one command."""
-SECONDS_BETWEEN_POLLS = 0.5
-
-
 @dataclass(frozen=True, slots=True)
-class Watcher:
-    """Who hears what goes on, and who may stop it."""
+class RunCallbacks:
+    """What is called while a plan runs: on every change of status, with every message, to ask for a stop."""
 
     on_change: Callable[[Sequence[JobStatus]], None] = lambda statuses: None
     tell: Callable[[str], None] = lambda line: None
@@ -55,7 +147,7 @@ def run_plan(
     *,
     at_once: int,
     variables: Mapping[str, str] | None = None,
-    watcher: Watcher | None = None,
+    callbacks: RunCallbacks | None = None,
     keep_weights: bool = True,
     program: Sequence[str] = PROGRAM,
 ) -> list[JobStatus]:
@@ -63,7 +155,7 @@ def run_plan(
 
     Without ``keep_weights`` those of a run are removed as soon as it is finished.
     """
-    watch = watcher or Watcher()
+    calls = callbacks or RunCallbacks()
     given = dict(variables or {})
     write_run_files(plan)
     missing = make_models(
@@ -71,15 +163,97 @@ def run_plan(
         at_once=at_once,
         variables=given,
         on_start=lambda model: note_start(plan.out, "model", model.name, plan.name),
-        tell=watch.tell,
-        stop_asked=watch.stop_asked,
+        tell=calls.tell,
+        stop_asked=calls.stop_asked,
         program=program,
     )
     lost = _lost_jobs(plan, missing)
     todo = [job for job in plan.jobs if job.folder not in lost]
-    room = _Room() if not keep_weights else None
-    found = _Trials(plan, at_once, given, watch, program, room).run(todo)
+    remover = _WeightRemover() if not keep_weights else None
+    found = _Trials(plan, at_once, given, calls, program, remover).run(todo)
     return [lost.get(job.folder) or found[job.folder] for job in plan.jobs]
+
+
+def refuse_changed(plan: Plan) -> None:
+    """Raise when a folder of the plan holds another run; where the models lie may differ."""
+    same = []
+    for job in plan.jobs:
+        file = job.folder / "run.toml"
+        if not file.is_file():
+            continue
+        there = load_run(file)
+        config = job.config.model_copy(
+            update={"model": job.config.model.model_copy(update={"path": there.model.path})}
+        )
+        same.append(Job(job.name, config, job.folder))
+    try:
+        refuse_unfit(same)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or remove that run") from error
+
+
+def _missing_end(file: BinaryIO) -> str:
+    """The end of a last line that a crash cut short, so that the next one is not lost with it."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return ""
+    file.seek(-1, os.SEEK_END)
+    return "" if file.read(1) == b"\n" else "\n"
+
+
+@dataclass(slots=True)
+class _Making:
+    """Models under way and how those that ended did."""
+
+    going: dict[str, LoggedProcess] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    waits_for: set[str] = field(default_factory=set)
+    """Models that a process of an earlier start still makes."""
+
+
+def _can_begin(state: _Making, model: Model, models: Mapping[str, Model]) -> bool:
+    """Whether it is not under way and has what it is made from; where that cannot be had, nor can it."""
+    if model.name in state.going:
+        return False
+    if model.needs in state.problems:
+        state.problems[model.name] = f"{model.needs} is missing: {state.problems[model.needs]}"
+        return False
+    return not model.needs or models[model.needs].folder.is_dir()
+
+
+def _begin(
+    state: _Making,
+    model: Model,
+    words: list[str],
+    variables: Mapping[str, str],
+    on_start: Callable[[Model], None],
+    tell: Tell,
+) -> None:
+    """Start its process, unless a process of another start makes it or has just made it."""
+    model.log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock_log(model.log) as log:
+            if model.folder.is_dir():
+                return
+            on_start(model)
+            tell(f"making {model.name}")
+            state.going[model.name] = LoggedProcess(words, log, variables)
+    except LogLockedError:
+        if model.name not in state.waits_for:
+            tell(f"{model.name}: a process of an earlier start still makes it; waiting")
+        state.waits_for.add(model.name)
+
+
+def _reap(state: _Making, models: Mapping[str, Model], tell: Tell) -> None:
+    for name, child in list(state.going.items()):
+        code = child.exit_code
+        if code is None:
+            continue
+        del state.going[name]
+        if models[name].folder.is_dir():  # whatever it ended with: another may have been faster
+            tell(f"made {name}")
+        else:
+            state.problems[name] = f"{child.last_line()} (see {child.log})"
+            tell(f"{name} failed: {state.problems[name]}")
 
 
 def _needed_models(plan: Plan) -> list[Model]:
@@ -108,19 +282,19 @@ class _Trials:
     plan: Plan
     at_once: int
     variables: Mapping[str, str]
-    watch: Watcher
+    calls: RunCallbacks
     program: Sequence[str]
-    room: _Room | None
+    remover: _WeightRemover | None
 
     def run(self, jobs: Sequence[Job]) -> dict[Path, JobStatus]:
         found = {job.folder: JobStatus(job) for job in jobs}
         left = list(jobs)
         for attempt in range(TRIES):
             if attempt:
-                self.watch.tell(f"trying {len(left)} failed runs again")
+                self.calls.tell(f"trying {len(left)} failed runs again")
             self._try(left, found)
             left = [job for job in left if found[job.folder].state == "failed"]
-            if not left or self.watch.stop_asked():
+            if not left or self.calls.stop_asked():
                 break
         return found
 
@@ -130,7 +304,7 @@ class _Trials:
         rest = [job for job in jobs if job not in held]
         found |= self._train(rest, found)
         held += [job for job in rest if found[job.folder].state == "failed" and is_locked(job.log)]
-        while held and not self.watch.stop_asked():
+        while held and not self.calls.stop_asked():
             self._wait_for(held)
             found |= self._train(held, found)
             held = [
@@ -151,52 +325,34 @@ class _Trials:
             at_once=self.at_once,
             variables=self.variables,
             on_change=lambda now: self._tell([*now, *rest]),
-            stop_asked=self.watch.stop_asked,
+            stop_asked=self.calls.stop_asked,
             on_start=lambda job: note_start(self.plan.out, "run", job.folder.name, self.plan.name),
             program=self.program,
         )
         return {status.job.folder: status for status in statuses}
 
     def _tell(self, statuses: Sequence[JobStatus]) -> None:
-        if self.room is not None:
-            self.room.make(statuses)
-        self.watch.on_change(statuses)
+        if self.remover is not None:
+            self.remover.remove(statuses)
+        self.calls.on_change(statuses)
 
     def _wait_for(self, jobs: Sequence[Job]) -> None:
-        self.watch.tell(f"waiting for {len(jobs)} runs that an earlier start still trains")
-        while any(is_locked(job.log) for job in jobs) and not self.watch.stop_asked():
+        self.calls.tell(f"waiting for {len(jobs)} runs that an earlier start still trains")
+        while any(is_locked(job.log) for job in jobs) and not self.calls.stop_asked():
             time.sleep(SECONDS_BETWEEN_POLLS)
 
 
-class _Room:
+class _WeightRemover:
     """Drops the weights of each run once, when it is first seen finished."""
 
     def __init__(self) -> None:
         self._done: set[Path] = set()
 
-    def make(self, statuses: Sequence[JobStatus]) -> None:
+    def remove(self, statuses: Sequence[JobStatus]) -> None:
         for status in statuses:
             if status.state == "done" and status.job.folder not in self._done:
                 self._done.add(status.job.folder)
                 drop_weights(status.job)
-
-
-def refuse_changed(plan: Plan) -> None:
-    """Raise when a folder of the plan holds another run; where the models lie may differ."""
-    same = []
-    for job in plan.jobs:
-        file = job.folder / "run.toml"
-        if not file.is_file():
-            continue
-        there = load_run(file)
-        config = job.config.model_copy(
-            update={"model": job.config.model.model_copy(update={"path": there.model.path})}
-        )
-        same.append(Job(job.name, config, job.folder))
-    try:
-        refuse_unfit(same)
-    except ConfigError as error:
-        raise ConfigError(f"{error}, or remove that run") from error
 
 
 def _remove_empty_run(folder: Path) -> None:

@@ -22,9 +22,9 @@ FORMATS = ("png", "svg", "pdf")
 WIDTH, HEIGHT = 4.6, 2.9
 """Inches of one chart."""
 DOTS = 200
-"""An inch, of a PNG."""
+"""Per inch, of a PNG."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6100", "#56b4e9")
-"""Told apart by colour-blind readers too (Okabe and Ito, the yellow darkened)."""
+"""Distinct to colour-blind readers too (Okabe and Ito, the yellow darkened)."""
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """Each line has a dash of its own: colour is never the only sign."""
 GREY = "#5b6577"
@@ -58,7 +58,7 @@ class Chart:
     ceiling: float | None = None
     across: str = "step"
     doubling: bool = False
-    """Whether each doubling along the horizontal axis takes the same room."""
+    """Whether each doubling along the horizontal axis takes the same width."""
     guides: Sequence[Series] = ()
     """Levels that change over steps; drawn like levels."""
 
@@ -73,6 +73,14 @@ class Figure:
     """Inches; side by side the highest one counts."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """Figures that stand side by side in one file, and the name of that file."""
+
+    name: str
+    charts: list[Figure]
+
+
 def chart_figure(chart: Chart) -> Figure:
     """Lines over steps, with bands where a series has an interval."""
     if not any(series.steps for series in chart.series):
@@ -81,7 +89,7 @@ def chart_figure(chart: Chart) -> Figure:
 
 
 def plane_figure(
-    paths: Sequence[tuple[Series, Series]], bound: float | None, unit: str = "nats a token"
+    paths: Sequence[tuple[Series, Series]], bound: float | None, unit: str = "nats per token"
 ) -> Figure:
     """The regime plane: H(Z|X) across, I(X;Z) up, each run's path from ring to dot.
 
@@ -95,7 +103,7 @@ def plane_figure(
 
 
 def dependence_figure(rows: Sequence[DependenceRow], metric: str = "mi_estimate") -> Figure:
-    """A proxy against the number of prompts, a line for each number of traces K, with its 95% band."""
+    """A proxy against the number of prompts, one line per number of traces K, with its 95% band."""
     mine = [row for row in rows if row.metric == metric]
     series = []
     for traces in sorted({row.traces for row in mine}):
@@ -229,11 +237,11 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
 
 def _set_ends(axes: Axes, chart: Chart) -> None:
     low, high = axes.get_ylim()
-    room = 0.02 * (high - low)
-    if chart.floor is not None and low > chart.floor - 5 * room:
-        axes.set_ylim(bottom=chart.floor - room if chart.ceiling is not None else chart.floor)
+    margin = 0.02 * (high - low)
+    if chart.floor is not None and low > chart.floor - 5 * margin:
+        axes.set_ylim(bottom=chart.floor - margin if chart.ceiling is not None else chart.floor)
     if chart.ceiling is not None:
-        axes.set_ylim(top=chart.ceiling + room)
+        axes.set_ylim(top=chart.ceiling + margin)
 
 
 def _draw_plane(

@@ -12,11 +12,10 @@ from pydantic import ValidationError
 
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.errors import RunError
-from ragen2.runs.audit_record import AuditRecord
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import AuditRecord, StepRecord
 from ragen2.runs.store import RunDirectory
 
-AUDIT = "audit.json"
+RUN_FILE, AUDIT = "run.toml", "audit.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Run:
     settings: dict[str, Any]
     records: tuple[StepRecord, ...]
     audit: AuditRecord | None = None
-    """What the audit found besides its steps; None for a run of ours."""
+    """What the audit found besides its steps; None for a run directory."""
 
     @property
     def name(self) -> str:
@@ -73,7 +72,7 @@ class Run:
 
 def load(path: Path) -> Run:
     """A run directory, or the folder that ``ragen2 audit`` wrote."""
-    if (path / "run.toml").is_file():
+    if (path / RUN_FILE).is_file():
         return load_run_directory(path)
     if (path / AUDIT).is_file():
         return load_audit(path)
@@ -88,11 +87,17 @@ def load(path: Path) -> Run:
 def load_run_directory(path: Path) -> Run:
     """Read run.toml and steps.jsonl."""
     run = RunDirectory.open(path)
+    return Run(path, read_settings(path / RUN_FILE), tuple(run.records()))
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings of a run.toml, as they stand there."""
     try:
-        settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise RunError(f"{path / 'run.toml'} is not valid TOML: {error}") from error
-    return Run(path, settings, tuple(run.records()))
+        raise RunError(f"{file} is not valid TOML: {error}") from error
 
 
 def load_audit(path: Path) -> Run:

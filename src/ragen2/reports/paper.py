@@ -1,11 +1,10 @@
-"""Static figures of each chart of a report, one file a chart: for papers and slides."""
+"""Static figures of each chart of a report, one file per chart: for papers and slides."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +12,22 @@ import numpy as np
 
 from ragen2.diagnostics.metrics.gradients import ALL_PARTS
 from ragen2.errors import RunError
-from ragen2.reports.data.charts import Chart as PageChart
-from ragen2.reports.data.charts import charts_of
+from ragen2.reports.data.charts import PageChart, charts_of
 from ragen2.reports.data.compare import compare_data
-from ragen2.reports.data.probes import probes_of
-from ragen2.reports.data.report import distinct_names
-from ragen2.reports.data.run import plane_of
+from ragen2.reports.data.probes import SHORT, probes_of
+from ragen2.reports.data.report import distinct_names, plane_of
 from ragen2.reports.figures import (
     COLOURS,
     GREY,
     Chart,
     Figure,
+    NamedFigure,
     chart_figure,
     load_matplotlib,
     plane_figure,
     save_figure,
     whole_numbers,
 )
-from ragen2.reports.gradients import SHORT
 from ragen2.reports.load import Run, Series
 from ragen2.runs.scores import ScopeScores, list_scores, read_scores
 
@@ -40,14 +37,6 @@ if TYPE_CHECKING:
 BINS = 16
 COMPARED = ("success", "retrieval", "information", "entropy", "reward", "variance", "kept")
 """Charts that are also drawn with all runs in one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A figure and the end of its file's name."""
-
-    name: str
-    figures: list[Figure]
 
 
 def write_figures(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
@@ -62,7 +51,7 @@ def write_figures(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
     names = distinct_names(runs)
     stems = [f"{_safe(name)}-" if len(runs) > 1 else "" for name in names]
     named = [
-        Named(stem + one.name, one.figures)
+        NamedFigure(stem + one.name, one.charts)
         for stem, run in zip(stems, runs, strict=True)
         for one in run_figures(run)
     ]
@@ -71,37 +60,39 @@ def write_figures(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
     written = []
     for one in named:
         path = folder / f"{one.name}.{form}"
-        save_figure(one.figures, path, form)
+        save_figure(one.charts, path, form)
         written.append(path)
     return written
 
 
-def run_figures(run: Run) -> Iterator[Named]:
+def run_figures(run: Run) -> Iterator[NamedFigure]:
     """The charts of one run that have something to draw."""
     for chart in charts_of(run):
-        yield Named(chart.id, [chart_figure(_drawn(chart, run))])
+        yield NamedFigure(chart.id, [chart_figure(_drawn(chart, run))])
     plane = plane_of(run)
     if plane is not None:
         path = (run.series(plane["x_metric"]), run.series(plane["y_metric"]))
-        yield Named("regime_plane", [plane_figure([path], plane["bound"], plane["x_unit"])])
+        yield NamedFigure("regime_plane", [plane_figure([path], plane["bound"], plane["x_unit"])])
     matrix = _newest_matrix(run)
     if matrix is not None:
         step, scores = matrix
-        yield Named("retrieval_matrix", [matrix_figure(scores, step)])
+        yield NamedFigure("retrieval_matrix", [matrix_figure(scores, step)])
     spread = [record for record in run.records if record.scores]
     if spread:
         last = spread[-1]
-        yield Named("variance_histogram", [histogram_figure(last.scores, last.kept, last.step)])
+        yield NamedFigure(
+            "variance_histogram", [histogram_figure(last.scores, last.kept, last.step)]
+        )
     for probe in probes_of(run)[-1:]:
-        yield Named("gradient_probe", probe_figures(probe))
+        yield NamedFigure("gradient_probe", probe_figures(probe))
 
 
-def compared_figures(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Named]:
-    """Charts with a line a run, all paths in one plane, and what goes with success."""
+def compared_figures(runs: Sequence[Run], names: Sequence[str]) -> Iterator[NamedFigure]:
+    """Charts with one line per run, all paths in one plane, and what goes with success."""
     shown = {chart.id: chart for run in runs for chart in charts_of(run)}
     for key in COMPARED:
         if key in shown:
-            yield Named(f"compare-{key}", [chart_figure(_overlaid(shown[key], runs, names))])
+            yield NamedFigure(f"compare-{key}", [chart_figure(_overlaid(shown[key], runs, names))])
     planes = [(plane_of(run), run, name) for run, name in zip(runs, names, strict=True)]
     paths = [
         (run.series(plane["x_metric"], name), run.series(plane["y_metric"]))
@@ -109,14 +100,14 @@ def compared_figures(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Name
         if plane is not None
     ]
     if paths:
-        yield Named("compare-regime_plane", [plane_figure(paths, None)])
+        yield NamedFigure("compare-regime_plane", [plane_figure(paths, None)])
     over = [one for one in compare_data(runs)["correlations"] if one["over"] == "checkpoints"]
     if over:
-        yield Named("compare-correlations", [correlation_figure(one, names) for one in over])
+        yield NamedFigure("compare-correlations", [correlation_figure(one, names) for one in over])
 
 
 def matrix_figure(scores: ScopeScores, step: int) -> Figure:
-    """Each reasoning's log-prob under each prompt a token, less its mean; its own prompt is outlined."""
+    """Each trace's log-prob per token under each prompt, less its mean; its own prompt is outlined."""
 
     def draw(axes: Axes) -> None:
         logp_NP = np.array(
@@ -135,9 +126,9 @@ def matrix_figure(scores: ScopeScores, step: int) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             whole_numbers(axis)
         axes.set_xlabel("prompt")
-        axes.set_ylabel("reasoning")
+        axes.set_ylabel("reasoning trace")
         bar = axes.figure.colorbar(image, ax=axes)
-        bar.set_label("nats a token above the row's mean")
+        bar.set_label("nats per token above the row's mean")
 
     return Figure(f"Retrieval matrix, step {step}", draw)
 
@@ -215,7 +206,7 @@ def bound_figure(probe: dict[str, Any]) -> Figure:
 
 
 def correlation_figure(found: dict[str, Any], names: Sequence[str]) -> Figure:
-    """A point a checkpoint, a mark of its own a run."""
+    """One point per checkpoint, with one mark per run."""
     marks = "os^Dvx"
 
     def draw(axes: Axes) -> None:
@@ -248,7 +239,7 @@ def _drawn(chart: PageChart, run: Run) -> Chart:
 
 
 def _overlaid(chart: PageChart, runs: Sequence[Run], names: Sequence[str]) -> Chart:
-    """The chart's most telling metric, a line a run."""
+    """The chart's most telling metric, one line per run."""
     recorded = {name for run in runs for name in run.recorded}
     first = [line for line in chart.series if line.metric in recorded]
     held_out = [line for line in first if line.metric.startswith("eval/")]

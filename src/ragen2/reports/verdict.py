@@ -11,7 +11,7 @@ import numpy as np
 from ragen2.diagnostics import Finding, find_failures, read_chain
 from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.reports.load import Run, Series
-from ragen2.runs.audit_record import AuditRecord, FoundFailure
+from ragen2.runs.record import AuditRecord, FoundFailure
 
 Tone = Literal["good", "fair", "bad", "unknown"]
 
@@ -38,19 +38,19 @@ WORDS = {
 }
 NOT_MEASURED = "Collapse not measured"
 BASIS = {
-    "text": "Estimated from the wording of the log's own reasonings, not from a model's likelihoods; "
+    "text": "Estimated from the wording of the log's own reasoning traces, not from a model's likelihoods; "
     "confirm a collapse with --model.",
     "model": "Scored with {scorer}.",
     "server": "Scored by the server {scorer}.",
 }
 LATEST = 5
-"""Measurements whose median speaks for a stretch of the run; single ones are noisy."""
+"""Measurements whose median stands for a period of the run; single ones are noisy."""
 UNCHANGED = 0.05
 """Share of a value by which it may move and still count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class EvidenceLine:
     """One line of evidence, the metric to look at, and what it speaks for."""
 
     text: str
@@ -65,12 +65,12 @@ class Verdict:
     word: str
     text: str
     tone: Tone
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[EvidenceLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The unbroken stretch of one regime that leads to the end of a run."""
+class RegimePeriod:
+    """The regime that a run ends in, and the step from which it held without a break."""
 
     regime: str
     since: int
@@ -80,28 +80,28 @@ class Stretch:
 
 def judge(run: Run) -> Verdict:
     """Read the last regime, say since when it holds and what changed, and add what else went wrong."""
-    stretch = last_stretch(run)
+    period = last_period(run)
     findings = run.audit.failures if run.audit else find_failures(run.records)
-    besides = [one for one in findings if stretch is None or one.name != stretch.regime]
-    evidence = (*_evidence(run, stretch), *map(_told, besides), *_chain(run))
-    if stretch is None:
+    besides = [one for one in findings if period is None or one.name != period.regime]
+    evidence = (*_evidence(run, period), *map(_failure_line, besides), *_chain(run))
+    if period is None:
         text = (
             "No step had enough to compare."
             if run.audit
-            else "No step of this run compared reasonings across prompts."
+            else "No step of this run compared reasoning traces across prompts."
         )
         return Verdict(NOT_MEASURED, text + _also(besides), "unknown", evidence)
-    tone = TONES[stretch.regime]
+    tone = TONES[period.regime]
     return Verdict(
-        HEADS[stretch.regime] + ("" if stretch.is_whole_run else f" since step {stretch.since}"),
-        " ".join(part for part in (_change_words(run, stretch), _words(stretch)) if part)
+        HEADS[period.regime] + ("" if period.is_whole_run else f" since step {period.since}"),
+        " ".join(part for part in (_change_words(run, period), _words(period)) if part)
         + _also(besides),
         "fair" if besides and tone == "good" else tone,
         evidence,
     )
 
 
-def last_stretch(run: Run) -> Stretch | None:
+def last_period(run: Run) -> RegimePeriod | None:
     """The regime at the end and since when; None when none was ever named."""
     named = [(record.step, record.regime) for record in run.records if record.regime]
     if not named:
@@ -109,7 +109,7 @@ def last_stretch(run: Run) -> Stretch | None:
     last = named[-1][1] or ""
     others = [index for index, (_, name) in enumerate(named) if name != last]
     first = others[-1] + 1 if others else 0
-    return Stretch(last, named[first][0], is_whole_run=not others)
+    return RegimePeriod(last, named[first][0], is_whole_run=not others)
 
 
 def basis(record: AuditRecord) -> str:
@@ -117,27 +117,27 @@ def basis(record: AuditRecord) -> str:
     return BASIS[record.likelihood].format(scorer=record.scorer)
 
 
-def _words(stretch: Stretch) -> str:
-    words = WORDS[stretch.regime]
-    return words.replace("no longer depends", "does not depend") if stretch.is_whole_run else words
+def _words(period: RegimePeriod) -> str:
+    words = WORDS[period.regime]
+    return words.replace("no longer depends", "does not depend") if period.is_whole_run else words
 
 
-def _change_words(run: Run, stretch: Stretch) -> str:
-    """What retrieval and entropy did from before the stretch until now."""
+def _change_words(run: Run, period: RegimePeriod) -> str:
+    """What retrieval and entropy did from before the period until now."""
     prefix = f"collapse/{run.main_scope}/"
     retrieval = run.series(f"{prefix}retrieval_accuracy")
-    before, now = _levels(retrieval, stretch.since)
+    before, now = _levels(retrieval, period.since)
     if now is None:
         return ""
-    if before is None or stretch.is_whole_run:
+    if before is None or period.is_whole_run:
         chance = run.series(f"{prefix}retrieval_chance").values
         against = f" (chance {chance[-1]:.2f})" if chance else ""
-        return f"Retrieval is at {now:.2f}{against}." if TONES[stretch.regime] == "bad" else ""
+        return f"Retrieval is at {now:.2f}{against}." if TONES[period.regime] == "bad" else ""
     entropy_name = f"{prefix}conditional_entropy"
     if not run.series(entropy_name).values:
         entropy_name += "_seq"
-    entropy = _levels(run.series(entropy_name), stretch.since)
-    goal = "to chance" if _is_at_chance(run, prefix, stretch.since) else f"to {now:.2f}"
+    entropy = _levels(run.series(entropy_name), period.since)
+    goal = "to chance" if _is_at_chance(run, prefix, period.since) else f"to {now:.2f}"
     moved = _moved(before, now)
     first = (
         f"Retrieval {moved} from {before:.2f} {goal}"
@@ -172,18 +172,18 @@ def _is_at_chance(run: Run, prefix: str, since: int) -> bool:
     return p_value is not None and p_value > SIGNIFICANT
 
 
-def _evidence(run: Run, stretch: Stretch | None) -> list[Evidence]:
+def _evidence(run: Run, period: RegimePeriod | None) -> list[EvidenceLine]:
     found = []
-    if stretch is not None:
-        name = stretch.regime.replace("_", " ")
-        text = f"{name} since step {stretch.since} (of {run.records[-1].step})"
-        found.append(Evidence(text, None, TONES[stretch.regime]))
+    if period is not None:
+        name = period.regime.replace("_", " ")
+        text = f"{name} since step {period.since} (of {run.records[-1].step})"
+        found.append(EvidenceLine(text, None, TONES[period.regime]))
     if run.audit:
         notes = [one.note for one in run.records[-1:] if one.note and one.regime]
-        found += [Evidence(note) for note in notes]
+        found += [EvidenceLine(note) for note in notes]
     rows = [(label, metric, run.series(metric)) for label, metric in _rows(run)]
     found += [
-        Evidence(_change(label, series) + _against(run, metric), metric, _tone(run, metric))
+        EvidenceLine(_change(label, series) + _against(run, metric), metric, _tone(run, metric))
         for label, metric, series in rows
         if series.values
     ]
@@ -197,7 +197,7 @@ def _rows(run: Run) -> list[tuple[str, str]]:
             ("retrieval accuracy", f"{collapse}retrieval_accuracy"),
             ("mutual information", f"{collapse}mi_estimate"),
             ("share of prompts without reward variance", "reward/dead_ratio"),
-            ("words a reasoning", "rollout/reasoning_words"),
+            ("words per trace", "rollout/reasoning_words"),
         ]
     more = [
         (f"retrieval accuracy, {words}", f"collapse/{scope}/retrieval_accuracy")
@@ -208,8 +208,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
         ("held-out success", "eval/success"),
         ("retrieval accuracy", f"{collapse}retrieval_accuracy"),
         *more,
-        ("mutual information, nats a token", f"{collapse}mi_estimate"),
-        ("conditional entropy H(Z|X), nats a token", f"{collapse}conditional_entropy"),
+        ("mutual information, nats per token", f"{collapse}mi_estimate"),
+        ("conditional entropy H(Z|X), nats per token", f"{collapse}conditional_entropy"),
         ("format validity", "rollout/format_validity"),
     ]
 
@@ -217,8 +217,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
 def _change(label: str, series: Series) -> str:
     """The first and the last value, with the last one's interval."""
     places = (0, -1) if len(series.values) > 1 else (-1,)
-    told = ", ".join(f"{series.values[i]:.3g} at step {series.steps[i]}" for i in places)
-    text = f"{label}: {told}"
+    values = ", ".join(f"{series.values[i]:.3g} at step {series.steps[i]}" for i in places)
+    text = f"{label}: {values}"
     if series.low:
         text += f" (95% {series.low[-1]:.3g} to {series.high[-1]:.3g})"
     return text
@@ -246,10 +246,10 @@ def _tone(run: Run, metric: str) -> Tone | None:
     return "good" if p_values[-1] <= SIGNIFICANT else "bad"
 
 
-def _told(finding: Finding | FoundFailure) -> Evidence:
+def _failure_line(finding: Finding | FoundFailure) -> EvidenceLine:
     name = finding.name.replace("_", " ")
     tone: Tone = "bad" if finding.severity == "severe" else "fair"
-    return Evidence(f"{name} since step {finding.since_step}: {finding.text}", None, tone)
+    return EvidenceLine(f"{name} since step {finding.since_step}: {finding.text}", None, tone)
 
 
 def _also(besides: Sequence[Finding | FoundFailure]) -> str:
@@ -257,8 +257,8 @@ def _also(besides: Sequence[Finding | FoundFailure]) -> str:
     return f" Besides: {names}." if names else ""
 
 
-def _chain(run: Run) -> list[Evidence]:
-    """The newest reading of input -> reasoning -> action, if it was measured."""
+def _chain(run: Run) -> list[EvidenceLine]:
+    """The newest finding on input -> reasoning -> action, if it was measured."""
     measured = [r.step for r in run.records if any(name.startswith("flow/") for name in r.metrics)]
     newest = {name: value for record in run.records for name, value in record.metrics.items()}
-    return [Evidence(f"step {step}: {read_chain(newest).text}") for step in measured[-1:]]
+    return [EvidenceLine(f"step {step}: {read_chain(newest).text}") for step in measured[-1:]]

@@ -43,6 +43,8 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         write(partial)
+        # The manifest comes last and the folder gets its name when all of it is on disk: a checkpoint that
+        # can be seen is whole, and one whose bytes change later fails its hashes.
         write_atomically(partial / MANIFEST, json.dumps(_hashes(partial), indent=1, sort_keys=True))
         flush_folder(partial)
         if final.exists():

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ragen2.errors import RunError
 
+PARTIAL = ".partial-"
+"""How the names of files and folders begin that are not whole yet; a kill leaves them behind."""
+
 
 def fill_folder(folder: Path, write: Callable[[Path], None], texts: Mapping[str, str]) -> None:
     """Let ``write`` fill a new folder, add small text files, and move it into place."""
@@ -25,10 +28,6 @@ def fill_folder(folder: Path, write: Callable[[Path], None], texts: Mapping[str,
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
-
-
-PARTIAL = ".partial-"
-"""How the names of files and folders begin that are not whole yet; a kill leaves them behind."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

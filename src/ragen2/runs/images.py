@@ -1,7 +1,8 @@
-"""The images of a run: PNG files named by their pixels, each kept once, in one archive a step.
+"""The images of a run: PNG files named by their pixels, each kept once, in one archive per step.
 
 Boards are a few hundred bytes as PNG, and a run shows tens of thousands: as files of their own they would
-take ten times their size on most disks.
+take ten times their size on most disks. Pillow writes and reads the pixels; whoever only passes the files
+on, as the report page does, needs no Pillow.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import io
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
-from ragen2.errors import RunError
+import numpy as np
+
+from ragen2.errors import DependencyError, RunError
 from ragen2.runs.files import write_atomically
-from ragen2.runs.png import png_bytes, read_png
-from ragen2.types import Image
+from ragen2.types import Image, PixelArray
 
 FOLDER = "images"
 SUFFIX = ".png"
+MOST_PALETTE_COLOURS = 256
+"""What a palette of the PNG format holds."""
 WRITTEN = (1980, 1, 1, 0, 0, 0)
 """The same time for all, so that equal images give equal archives."""
 
@@ -102,6 +107,43 @@ class ImageStore:
     def _damaged(self, digest: str, why: str) -> RunError:
         path = self._places()[digest]
         return RunError(f"image {digest}{SUFFIX} of {path} cannot be read: {why}")
+
+
+def png_bytes(pixels: PixelArray) -> bytes:
+    """An RGB image (height x width x 3) as the contents of a PNG file; equal pixels give equal bytes."""
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        raise ValueError(f"an image must be height x width x 3 bytes, got {pixels.shape}")
+    pillow = _load_pillow()
+    image = pillow.fromarray(pixels)
+    colours = image.getcolors(MOST_PALETTE_COLOURS)
+    if colours is not None:
+        # Boards have few colours: a palette halves their files. With as many entries as there are colours
+        # each colour has its own, so no pixel changes.
+        adaptive = pillow.Palette.ADAPTIVE
+        image = image.convert("P", palette=adaptive, colors=len(colours))
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def read_png(data: bytes) -> PixelArray:
+    """The pixels of a PNG file; a ValueError says what is wrong with anything else."""
+    pillow = _load_pillow()
+    try:
+        with pillow.open(io.BytesIO(data), formats=["PNG"]) as image:
+            return np.asarray(image.convert("RGB"))
+    except pillow.UnidentifiedImageError as error:
+        raise ValueError("it is not a PNG file") from error
+    except (OSError, SyntaxError, EOFError, pillow.DecompressionBombError) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+
+
+def _load_pillow() -> ModuleType:
+    try:
+        from PIL import Image as pillow
+    except ImportError as error:
+        raise DependencyError("images need pillow; pip install 'ragen2[vision]'") from error
+    return pillow
 
 
 def _opened(path: Path) -> zipfile.ZipFile:

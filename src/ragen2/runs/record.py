@@ -1,4 +1,4 @@
-"""StepRecord: the schema of one line of steps.jsonl."""
+"""Records: the schemas of one line of steps.jsonl, and of audit.json."""
 
 from __future__ import annotations
 
@@ -40,3 +40,63 @@ class Sink(Protocol):
     def phase(self, name: str) -> None:
         """Hear that the current step has entered phase ``name``."""
         ...
+
+
+class Rows(BaseModel):
+    """What became of the rows of the log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    read: int
+    used: int
+    """Rows that gave at least one rollout."""
+    unused: dict[str, int] = {}
+    """Rows that gave none, by reason."""
+    no_trace: dict[str, int] = {}
+    """Rollouts whose rewards count but which gave no trace to score, by reason."""
+
+
+class FoundFailure(BaseModel):
+    """A failure that shows over several steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    since_step: int
+    severity: str
+    text: str
+
+
+class BlindPrompt(BaseModel):
+    """A prompt whose behaviour differs and whose reward does not."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    reason: str
+    examples: list[str]
+
+
+class AuditRecord(BaseModel):
+    """One audit. Every number is finite; what could not be computed is in a step's ``absent``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    sources: list[str]
+    formats: list[str]
+    likelihood: Literal["text", "model", "server"]
+    """``text``: estimated from wording, not from any policy's likelihood."""
+    scorer: str
+    settings: dict[str, str | int]
+    rows: Rows
+    unreadable: dict[str, str] = {}
+    """Files that were left out, with the reason."""
+    notes: list[str] = []
+    steps: list[StepRecord]
+    regime: str | None = None
+    """Regime of the last step that could be measured: the verdict."""
+    regime_since: int | None = None
+    """First step from which on every measured step is in that regime."""
+    failures: list[FoundFailure] = []
+    blind_prompts: list[BlindPrompt] = []

@@ -1,6 +1,6 @@
 """ScoreRecord: the schema of one file of scores/, the score matrices of one step with their texts.
 
-The file stands for itself: a report shows which reasoning fits which prompt without the rollouts, which
+The file stands for itself: a report shows which trace fits which prompt without the rollouts, which
 may not have been saved, and without a tokenizer. Rows and columns beyond ``MAX_ROWS`` and texts beyond
 ``MAX_CHARACTERS`` are left out; the metrics of the step are about all of them.
 """
@@ -22,7 +22,7 @@ from ragen2.types import Image, ScoreMatrix
 
 FOLDER = "scores"
 MAX_ROWS = 128
-"""Reasonings, and prompts, that are kept of a scope."""
+"""Traces, and prompts, that are kept of a scope."""
 MAX_CHARACTERS = 4000
 """Of each text that are kept."""
 CUT = " […]"
@@ -30,7 +30,7 @@ DECIMALS = 3
 
 
 class RowSource(BaseModel):
-    """Where a reasoning comes from."""
+    """Where a reasoning trace comes from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,18 +50,18 @@ class RowSource(BaseModel):
 
 
 class ScopeScores(BaseModel):
-    """One score matrix: N reasonings (rows) under P prompts (columns)."""
+    """One score matrix: N reasoning traces (rows) under P prompts (columns)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Of the scope: ``first_turn``, ``turn_2``, ``trajectory``, ``probe``."""
     logp: list[list[float | None]]
-    """Summed log-prob of each reasoning under each prompt; None where the pair was not scored."""
+    """Summed log-prob of each trace under each prompt; None where the pair was not scored."""
     length: list[int]
-    """Tokens of each reasoning."""
+    """Tokens of each trace."""
     owner: list[int]
-    """Column of each reasoning's own prompt."""
+    """Column of each trace's own prompt."""
     prompts: list[str]
     """What the model was shown last, of each column."""
     prompt_labels: list[str]
@@ -71,7 +71,7 @@ class ScopeScores(BaseModel):
     turn: list[int]
     line: list[int | None]
     num_traces: int
-    """Reasonings that were scored; more than there are rows when some were left out here."""
+    """Traces that were scored; more than there are rows when some were left out here."""
     num_prompts: int
     prompt_images: list[str] = Field(default_factory=list)
     """Name of the image that each column showed last, empty for none; no list where none did."""

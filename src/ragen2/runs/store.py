@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
@@ -56,7 +57,7 @@ class RunDirectory:
 
     @property
     def steps_file(self) -> Path:
-        """One record a line."""
+        """One record per line."""
         return self.path / "steps.jsonl"
 
     def append(self, record: StepRecord) -> None:
@@ -74,19 +75,12 @@ class RunDirectory:
         if not self.steps_file.exists():
             return []
         lines = self.steps_file.read_bytes().removesuffix(b"\n").split(b"\n")
-        found = []
-        for number, line in enumerate(lines, 1):
-            try:
-                found.append(StepRecord.model_validate_json(line))
-            except ValidationError as error:
-                if number == len(lines):
-                    break
-                start = line[:80].decode(errors="replace")
-                raise RunError(f"{self.steps_file} line {number} is damaged: {start!r}") from error
-        return found
+        return list(_records_of(lines, self.steps_file, known=0))
 
     def rewind(self, step: int) -> None:
         """Forget everything after ``step``, so that it can be done again."""
+        # Records first: a kill in between leaves files of steps without a record, which nothing reads and
+        # which are written anew when the step is done again.
         kept = [record.model_dump_json() for record in self.records() if record.step <= step]
         write_atomically(self.steps_file, "".join(f"{line}\n" for line in kept))
         for file in (self.path / "rollouts").glob("step_*.jsonl"):
@@ -131,3 +125,74 @@ class RunDirectory:
                 shutil.rmtree(partial)
             else:
                 partial.unlink()
+
+
+class RecordTail:
+    """The records of one file, whether it is there yet or not."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._forget()
+
+    def records(self) -> tuple[StepRecord, ...]:
+        """All whole records there are now.
+
+        A line that is still being written is left for the next call. A file that is not the one read
+        before (a resumed run rewinds by replacing it) is read from its start.
+        """
+        try:
+            with self.file.open("rb") as file:
+                fresh = self._fresh(file)
+                if fresh is None:
+                    self._forget()
+                    fresh = self._fresh(file) or b""
+        except FileNotFoundError:
+            self._forget()
+            return ()
+        except OSError as error:
+            raise RunError(f"{self.file} cannot be read: {error.strerror or error}") from error
+        self._take(fresh)
+        return tuple(self._records)
+
+    def _forget(self) -> None:
+        self._records: list[StepRecord] = []
+        self._inode = -1
+        self._end = 0
+        self._last_line = b""
+        """The line that ends at ``_end``: while it stands there, what is before it was not changed."""
+
+    def _fresh(self, file: BinaryIO) -> bytes | None:
+        """What stands after the part that is known; None when that part is no longer there."""
+        found = os.fstat(file.fileno())
+        if self._inode not in (-1, found.st_ino) or found.st_size < self._end:
+            return None
+        self._inode = found.st_ino
+        file.seek(self._end - len(self._last_line))
+        data = file.read()
+        if not data.startswith(self._last_line):
+            return None
+        return data[len(self._last_line) :]
+
+    def _take(self, fresh: bytes) -> None:
+        """Add the records of whole lines."""
+        lines = fresh.split(b"\n")[:-1]
+        records = _records_of(lines, self.file, known=len(self._records))
+        for record, line in zip(records, lines, strict=False):
+            self._records.append(record)
+            self._last_line = line + b"\n"
+            self._end += len(self._last_line)
+
+
+def _records_of(lines: Sequence[bytes], file: Path, known: int) -> Iterator[StepRecord]:
+    """The records of these lines, which come after ``known`` others in the file.
+
+    A bad line may be the last one, where a crash cut it, and nowhere else.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield StepRecord.model_validate_json(line)
+        except ValidationError as error:
+            if number == len(lines):
+                return
+            start = line[:80].decode(errors="replace")
+            raise RunError(f"{file} line {known + number} is damaged: {start!r}") from error

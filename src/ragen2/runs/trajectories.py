@@ -23,6 +23,8 @@ from ragen2.types import (
     Turn,
 )
 
+Find = Callable[[str], Image] | None
+
 
 def group_lines(group: Group, step: int, knows_success: bool = True) -> list[str]:
     """One line per trajectory; null where success or a log-prob is not known."""
@@ -117,9 +119,6 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "penalty": turn.penalty,
         **_seen(turn),
     }
-
-
-Find = Callable[[str], Image] | None
 
 
 def _read_trajectory(data: dict[str, Any], image: Find) -> Trajectory:

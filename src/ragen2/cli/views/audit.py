@@ -15,8 +15,7 @@ from rich.text import Text
 from ragen2.cli.views.live import REGIME_STYLES
 from ragen2.reports.load import as_run
 from ragen2.reports.verdict import basis, judge
-from ragen2.runs.audit_record import AuditRecord
-from ragen2.runs.record import StepRecord
+from ragen2.runs.record import AuditRecord, StepRecord
 
 ROWS_SHOWN = 12
 COLLAPSE = "collapse/first_turn/"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen2.config import RunConfig
-from ragen2.experiments.estimates import CORE, H200, Device, Estimate, Shape, estimate, shape_of
+from ragen2.experiments.costs import CORE, H200, Device, ModelShape, RunCost, run_cost, shape_of
 from ragen2.experiments.grid import experiment_names, load_grid
 from ragen2.experiments.plan import Cell, Model, Plan
 
@@ -25,7 +25,7 @@ class _Row:
     labels: str
     config: RunConfig
     seeds: int
-    needs: Estimate | None
+    needs: RunCost | None
 
 
 def print_list() -> None:
@@ -91,11 +91,11 @@ def _rows(plan: Plan, device: Device) -> Iterator[_Row]:
     for key, cell in first.items():
         config = cell.job.config
         shape = _shape(config, models.get(cell.model), models)
-        needs = estimate(config, shape, device) if shape else None
+        needs = run_cost(config, shape, device) if shape else None
         yield _Row(" ".join(key) or "the only cell", config, seeds[key], needs)
 
 
-def _shape(config: RunConfig, model: Model | None, models: dict[str, Model]) -> Shape | None:
+def _shape(config: RunConfig, model: Model | None, models: dict[str, Model]) -> ModelShape | None:
     """Of the model that a run starts from, made or not yet."""
     while (
         model is not None and model.recipe is not None and model.recipe.new is None and model.needs

@@ -1,4 +1,4 @@
-"""What a person sees of a gradient probe: progress, then verdict, table and readings."""
+"""What a person sees of a gradient probe: progress, then verdict, table and its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen2.diagnostics.metrics.gradients import ProbeRecord
-from ragen2.reports.gradients import COLUMNS, LEGEND, about, readings, rows, verdict
+from ragen2.reports.data.probes import (
+    COLUMNS,
+    LEGEND,
+    bucket_rows,
+    gradient_verdict,
+    probe_lines,
+    probe_summary,
+)
 
 
 @contextmanager
@@ -37,11 +44,11 @@ def progress(prompts: int) -> Iterator[Callable[[int], None]]:
 def show(record: ProbeRecord, folder: Path, console: Console | None = None) -> None:
     """Verdict first, then the buckets; fits 80 columns."""
     screen = console or Console()
-    screen.print(Text(f"{record.run}, step {record.step} · {about(record)}", style="dim"))
-    screen.print(Text(verdict(record.trends), style="bold"))
+    screen.print(Text(f"{record.run}, step {record.step} · {probe_summary(record)}", style="dim"))
+    screen.print(Text(gradient_verdict(record.trends), style="bold"))
     screen.print(_table(record))
     screen.print(_list(LEGEND, style="dim"))
-    screen.print(_list(readings(record)))
+    screen.print(_list(probe_lines(record)))
     screen.print(Text(f"figure {folder / 'probe.html'}, numbers {folder / 'probe.json'}"))
 
 
@@ -49,7 +56,7 @@ def _table(record: ProbeRecord) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for cells in rows(record.buckets):
+    for cells in bucket_rows(record.buckets):
         table.add_row(*cells)
     return table
 

@@ -1,4 +1,4 @@
-"""How the runs of each experiment are read: one file an experiment, found by its name."""
+"""How the runs of each experiment are read: one file per experiment, found by its name."""
 
 from __future__ import annotations
 

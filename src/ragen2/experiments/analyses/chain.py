@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, difference, level, require_axes
-from ragen2.experiments.cells import RETRIEVAL, SUCCESS, Cells, change, final, first
+from ragen2.experiments.cells import (
+    NONE,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    change,
+    difference,
+    final,
+    first,
+    level,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
+from ragen2.reports.figures import NamedFigure
 
 LINKS = (
     ("input to reasoning", RETRIEVAL, "retrieval above chance"),
@@ -40,14 +51,12 @@ def analyse(cells: Cells) -> Findings:
                     half_lost(mine, metric),
                 )
             )
-            if found is not None:
-                claims.append(Claim(f"change/{arm}/{name}", found, unit, 3))
+            claims += claimed(f"change/{arm}/{name}", found, unit, 3)
     for name, metric, unit in LINKS:
         for arm in arms:
             found = difference(cells, "filter", arm, NONE, change(metric)) if arm != NONE else None
-            if found is not None:
-                claims.append(Claim(f"saved/{arm}/{name}", found, unit, 3))
-    shown = {arm: cells.where(filter=arm) for arm in arms}
+            claims += claimed(f"saved/{arm}/{name}", found, unit, 3)
+    shown = cells.split("filter")
     figure = NamedFigure(
         "chain",
         [curves_figure(name, shown, metric, unit) for name, metric, unit in LINKS]

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.analyses.dynamics import first_warning
-from ragen2.experiments.arms import NONE, POINTS, difference, level, require_axes
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
+    NONE,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
     change,
+    difference,
     early,
+    filters,
     late,
+    level,
+    require_axes,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import share_estimate
+from ragen2.reports.figures import NamedFigure
 from ragen2.reports.load import Run
 
 VALIDITY = "rollout/format_validity"
 TRAINED = "rollout/success"
 SHOWN = (
     ("retrieval above chance", RETRIEVAL),
-    ("MI, nats a token", MI),
-    ("H(Z|X), nats a token", ENTROPY),
+    ("MI, nats per token", MI),
+    ("H(Z|X), nats per token", ENTROPY),
     ("token entropy", "update/entropy"),
     ("format validity", VALIDITY),
     ("success in training", TRAINED),
@@ -49,21 +55,17 @@ def analyse(cells: Cells) -> Findings:
             rows.append(
                 (arm, name, len(mine), level(mine, early(metric)), level(mine, late(metric)), found)
             )
-            if found is not None:
-                claims.append(Claim(f"change/{arm}/{name.partition(',')[0]}", found, "", 3))
+            claims += claimed(f"change/{arm}/{name.partition(',')[0]}", found, "", 3)
         share = share_estimate([is_collapsed(one.run) for one in mine.runs])
-        if share is not None:
-            claims.append(Claim(f"collapsed/{arm}", share, "of runs"))
+        claims += claimed(f"collapsed/{arm}", share, "of runs")
         varied = share_estimate([stays_varied(one.run) for one in mine.runs])
-        if varied is not None:
-            claims.append(Claim(f"varied/{arm}", varied, "of runs"))
+        claims += claimed(f"varied/{arm}", varied, "of runs")
         runs += [_run_row(arm, one.seed, one.run) for one in mine.runs]
-    for arm in (label for label in cells.axis("filter") if label != NONE):
+    for arm in filters(cells):
         for name, metric in SHOWN[:3]:
             found = difference(cells, "filter", arm, NONE, late(metric))
-            if found is not None:
-                claims.append(Claim(f"saved/{arm}/{name.partition(',')[0]}", found, "", 3))
-    shown = {arm: cells.where(filter=arm) for arm in cells.axis("filter")}
+            claims += claimed(f"saved/{arm}/{name.partition(',')[0]}", found, "", 3)
+    shown = cells.split("filter")
     charts = [curves_figure(name, shown, metric, "") for name, metric in SHOWN]
     figures = [
         NamedFigure("dependence", charts[:3]),

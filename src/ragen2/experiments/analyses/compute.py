@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, Measure, average, peak, training_seconds
+from ragen2.experiments.cells import (
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    Measure,
+    average,
+    filter_gain,
+    first_filter,
+    level,
+    peak,
+    require_axes,
+    training_seconds,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate
+from ragen2.reports.figures import NamedFigure
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a shape: success, gain, seconds of a step, and how many tokens are updated on."""
+    """One row per shape: success, gain, seconds of a step, and how many tokens are updated on."""
     require_axes(cells, "shape", "filter")
-    (arm,) = [label for label in cells.axis("filter") if label != NONE][:1] or ("top_p",)
+    arm = first_filter(cells)
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
     for (shape,), mine in cells.groups("shape"):
@@ -38,8 +51,7 @@ def analyse(cells: Cells) -> Findings:
             ("time", time, "%"),
             ("tokens", tokens, "%"),
         ):
-            if found is not None:
-                claims.append(Claim(f"{name}/{shape}", found, unit, 1))
+            claims += claimed(f"{name}/{shape}", found, unit, 1)
     columns = (
         "shape",
         "prompts x group",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, final, late
+from ragen2.experiments.cells import SUCCESS, Cells, final, late, require_axes
 from ragen2.experiments.charts import estimates_figure, scatter_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Estimate, Pair, spearman_estimate
-from ragen2.reports.figures import Figure
+from ragen2.experiments.findings import Claim, Findings, Table
+from ragen2.experiments.intervals import Estimate, ValuePair, spearman_estimate
+from ragen2.reports.figures import Figure, NamedFigure
 
 PROXIES = (
     "mi_estimate",
@@ -31,7 +30,7 @@ SHOWN = (
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a proxy and scope; runs are the pairs, ranked inside each task."""
+    """One row per proxy and scope; runs are the pairs, ranked inside each task."""
     require_axes(cells, "task")
     rows, claims, drawn = [], [], []
     for scope in SCOPES:
@@ -84,9 +83,8 @@ def correlation(cells: Cells, metric: str) -> Estimate | None:
     return spearman_estimate(strata, metric)
 
 
-def _pairs(cells: Cells, metric: str) -> list[Pair]:
-    found = [(late(metric)(one.run), final(SUCCESS)(one.run)) for one in cells.distinct]
-    return [(x, y) for x, y in found if x is not None and y is not None]
+def _pairs(cells: Cells, metric: str) -> list[ValuePair]:
+    return Cells(cells.distinct).points(late(metric), final(SUCCESS))
 
 
 def _scatter(cells: Cells, proxy: str) -> Figure:

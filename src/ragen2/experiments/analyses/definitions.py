@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, averaged, filter_gain, level, require_axes
-from ragen2.experiments.cells import MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    MI,
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    averaged,
+    filter_gain,
+    filters,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 DECOUPLED = (
     ("rule", "top_p", "nonzero"),
@@ -18,9 +32,9 @@ DECOUPLED = (
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a task and filter, gains against none, and the parts of dynamic sampling one by one."""
+    """One row per task and filter, gains against none, and the parts of dynamic sampling one by one."""
     require_axes(cells, "task", "filter")
-    arms = [label for label in cells.axis("filter") if label != NONE]
+    arms = filters(cells)
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
     for (task, arm), mine in cells.groups("task", "filter"):
@@ -37,8 +51,7 @@ def analyse(cells: Cells) -> Findings:
                 level(mine, late(MI)),
             )
         )
-        if gain is not None:
-            claims.append(Claim(f"gain/{task}/{arm}", gain, "points", 1))
+        claims += claimed(f"gain/{task}/{arm}", gain, "points", 1)
     drawn = []
     for arm in arms:
         found = _average_difference(cells, arm, NONE)
@@ -49,8 +62,7 @@ def analyse(cells: Cells) -> Findings:
     for name, one, other in DECOUPLED:
         found = _average_difference(cells, one, other)
         parts.append((name, one, other, found))
-        if found is not None:
-            claims.append(Claim(f"part/{name}", found, "points", 1))
+        claims += claimed(f"part/{name}", found, "points", 1)
     columns = (
         "task",
         "filter",
@@ -58,7 +70,7 @@ def analyse(cells: Cells) -> Findings:
         "peak success, %",
         "gain, points",
         "prompts kept",
-        "batches a step",
+        "batches per step",
         "MI",
     )
     tables = [
@@ -74,7 +86,9 @@ def analyse(cells: Cells) -> Findings:
         "definitions",
         [estimates_figure("Gain over no filter, averaged over tasks", drawn, "points of success")],
     )
-    note = "Resampling plays more rollouts a step: `batches a step` says how many times as many."
+    note = (
+        "Resampling plays more rollouts per step: `batches per step` says how many times as many."
+    )
     return Findings(tables, claims, [figure], [note])
 
 
@@ -89,5 +103,4 @@ def _average_difference(cells: Cells, one: str, other: str) -> Estimate | None:
         )
         for arm in (one, other)
     ]
-    found = paired_estimate(sides[0], sides[1])
-    return None if found is None else found.times(POINTS)
+    return paired_estimate(sides[0], sides[1], POINTS)

@@ -6,21 +6,29 @@ from collections.abc import Sequence
 
 from ragen2.diagnostics.statistics.trends import departure, trend
 from ragen2.experiments.analyses.correlation import success_table
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, Cells, change, gain
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    change,
+    gain,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Findings, Table, claimed
 from ragen2.experiments.intervals import mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 
 TRAINED = "rollout/success"
 """Success in training: measured at every step, which a lead of a few steps needs."""
 LENGTH = "rollout/reasoning_tokens"
 SHOWN = (
-    ("MI, nats a token", MI),
+    ("MI, nats per token", MI),
     ("retrieval above chance", RETRIEVAL),
-    ("H(Z|X), nats a token", ENTROPY),
+    ("H(Z|X), nats per token", ENTROPY),
     ("success in training", TRAINED),
     ("reasoning, tokens", LENGTH),
 )
@@ -37,13 +45,11 @@ def analyse(cells: Cells) -> Findings:
         held_out = mean_estimate(mine.values(gain(SUCCESS)))
         changes.append((task, arm, len(mine), *found, held_out))
         for (name, _), one in zip(SHOWN, found, strict=True):
-            if one is not None:
-                claims.append(Claim(f"change/{task}/{arm}/{name.partition(',')[0]}", one, ""))
+            claims += claimed(f"change/{task}/{arm}/{name.partition(',')[0]}", one, "")
         lead = mean_estimate(leads(mine), "t over runs in which both fall")
         falls = [falls_at(one.run, MI) for one in mine.runs]
         order.append((task, arm, len(mine), _count(falls), _dropped(mine), lead, _warned(mine)))
-        if lead is not None:
-            claims.append(Claim(f"lead/{task}/{arm}", lead, "steps", 1))
+        claims += claimed(f"lead/{task}/{arm}", lead, "steps", 1)
     correlations, more = success_table(cells)
     claims += more
     names = tuple(name for name, _ in SHOWN)
@@ -122,5 +128,5 @@ def _warned(cells: Cells) -> str:
 
 
 def _curves(cells: Cells, task: str) -> list[Figure]:
-    arms = {arm: cells.where(filter=arm) for arm in cells.axis("filter")}
+    arms = cells.split("filter")
     return [curves_figure(f"{task}: {name}", arms, metric, "") for name, metric in SHOWN]

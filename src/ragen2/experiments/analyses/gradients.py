@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from ragen2.diagnostics.metrics.gradients import rank_correlation
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import Cells
+from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 
@@ -42,10 +41,8 @@ def analyse(cells: Cells) -> Findings:
             rho = mean_estimate(_per_run(mine, partial(trend_of, part=part)))
             ratio = mean_estimate(_per_run(mine, partial(lowest_over_highest, part=part)))
             trends.append((task, algorithm, NAMES[part], rho, ratio))
-            if rho is not None:
-                claims.append(Claim(f"trend/{where}/{part}", rho, "rank correlation"))
-            if ratio is not None:
-                claims.append(Claim(f"low_over_high/{where}/{part}", ratio, ""))
+            claims += claimed(f"trend/{where}/{part}", rho, "rank correlation")
+            claims += claimed(f"low_over_high/{where}/{part}", ratio, "")
         figures.append(
             NamedFigure(f"norms-{task}-{algorithm}", [_figure(mine, f"{task}, {algorithm}")])
         )

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import POINTS, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, Measure, final, late
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    POINTS,
+    SUCCESS,
+    Cells,
+    Measure,
+    final,
+    late,
+    level,
+    require_axes,
+)
 from ragen2.experiments.charts import scatter_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Pair, share_estimate, spearman_estimate
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
+from ragen2.experiments.intervals import ValuePair, share_estimate, spearman_estimate
+from ragen2.reports.figures import NamedFigure
 
 VALIDITY = "rollout/format_validity"
 VALID = 0.95
@@ -24,7 +35,7 @@ STRENGTH = {
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a strength of each intervention, and how each strength goes with H, MI and success."""
+    """One row per strength of each intervention, and how each strength goes with H, MI and success."""
     require_axes(cells, "block", "task")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -51,8 +62,7 @@ def analyse(cells: Cells) -> Findings:
                 _pairs(here, STRENGTH.get(sweep, ""), measure) for _, here in mine.groups("task")
             ]
             trend = spearman_estimate(strata, f"interventions {sweep} {name}")
-            if trend is not None:
-                claims.append(Claim(f"trend/{sweep}/{name}", trend, "rank correlation"))
+            claims += claimed(f"trend/{sweep}/{name}", trend, "rank correlation")
     claims += _validity_claims(cells)
     columns = (
         "intervention",
@@ -64,30 +74,21 @@ def analyse(cells: Cells) -> Findings:
         "final success, %",
         "format validity",
     )
-    plane = {
-        sweep: [
-            (x, y)
-            for one in mine.runs
-            if (x := late(ENTROPY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-        ]
-        for (sweep,), mine in cells.groups("block")
-    }
-    validity = {
-        sweep: [
-            (x, y)
-            for one in mine.runs
-            if (x := late(VALIDITY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-        ]
-        for (sweep,), mine in cells.groups("block")
-    }
+    sweeps = cells.split("block").items()
+    plane = {sweep: mine.points(late(ENTROPY), late(MI)) for sweep, mine in sweeps}
+    validity = {sweep: mine.points(late(VALIDITY), late(MI)) for sweep, mine in sweeps}
     figures = [
         NamedFigure(
             "plane",
-            [scatter_figure("Where runs end", plane, "H(Z|X), nats a token", "MI, nats a token")],
+            [
+                scatter_figure(
+                    "Where runs end", plane, "H(Z|X), nats per token", "MI, nats per token"
+                )
+            ],
         ),
         NamedFigure(
             "validity",
-            [scatter_figure("Format and MI", validity, "format validity", "MI, nats a token")],
+            [scatter_figure("Format and MI", validity, "format validity", "MI, nats per token")],
         ),
     ]
     note = "A filter is turned up by keeping less mass, so its trends are those of 1 - mass."
@@ -96,25 +97,17 @@ def analyse(cells: Cells) -> Findings:
     )
 
 
-def _pairs(cells: Cells, setting: str, measure: Measure) -> list[Pair]:
+def _pairs(cells: Cells, setting: str, measure: Measure) -> list[ValuePair]:
     sign = -1.0 if setting == "filter.mass" else 1.0
     found = [(one.labels.get(setting), measure(one.run)) for one in cells.runs]
     return [(sign * float(x), y) for x, y in found if x is not None and y is not None]
 
 
 def _validity_claims(cells: Cells) -> list[Claim]:
-    pairs = [
-        (x, y)
-        for one in cells.distinct
-        if (x := late(VALIDITY)(one.run)) is not None and (y := late(MI)(one.run)) is not None
-    ]
-    claims = []
+    pairs = Cells(cells.distinct).points(late(VALIDITY), late(MI))
+    claims: list[Claim] = []
     rho = spearman_estimate([pairs], "interventions validity")
-    if rho is not None:
-        claims.append(Claim("rho/validity/mi", rho, "rank correlation"))
+    claims += claimed("rho/validity/mi", rho, "rank correlation")
     share = share_estimate([x >= VALID for x, _ in pairs])
-    if share is not None:
-        claims.append(
-            Claim("share/valid", share, "of runs have a format validity of at least 0.95")
-        )
+    claims += claimed("share/valid", share, "of runs have a format validity of at least 0.95")
     return claims

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, difference, level, require_axes
-from ragen2.experiments.cells import MI, RETRIEVAL, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    MI,
+    NONE,
+    POINTS,
+    RETRIEVAL,
+    SUCCESS,
+    Cells,
+    average,
+    difference,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
+from ragen2.reports.figures import NamedFigure
 
 PROMPT, TRAJECTORY = "top_p", "trajectory"
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a task and level; then prompt against trajectory level, paired by seed."""
+    """One row per task and level; then prompt against trajectory level, paired by seed."""
     require_axes(cells, "task", "filter")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -36,18 +49,16 @@ def analyse(cells: Cells) -> Findings:
             ("trajectory_less_none", TRAJECTORY, NONE),
         ):
             success = difference(mine, "filter", one, other, peak(SUCCESS), POINTS)
-            if success is not None:
-                claims.append(Claim(f"{name}/{task}/success", success, "points", 1))
+            claims += claimed(f"{name}/{task}/success", success, "points", 1)
             information = difference(mine, "filter", one, other, late(MI))
-            if information is not None:
-                claims.append(Claim(f"{name}/{task}/mi", information, "nats a token", 3))
-        arms = {arm: mine.where(filter=arm) for arm in mine.axis("filter")}
+            claims += claimed(f"{name}/{task}/mi", information, "nats per token", 3)
+        arms = mine.split("filter")
         figures.append(
             NamedFigure(
                 f"level-{task}",
                 [
                     curves_figure(f"{task}: held-out success", arms, SUCCESS, "%", POINTS),
-                    curves_figure(f"{task}: MI", arms, MI, "nats a token"),
+                    curves_figure(f"{task}: MI", arms, MI, "nats per token"),
                 ],
             )
         )
@@ -56,7 +67,7 @@ def analyse(cells: Cells) -> Findings:
         "filter",
         "runs",
         "prompts kept",
-        "updated tokens a step",
+        "updated tokens per step",
         "peak success, %",
         "MI",
         "retrieval above chance",

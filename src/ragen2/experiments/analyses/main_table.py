@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ragen2.experiments.arms import NONE, POINTS, averaged, filter_gain, level, require_axes
 from ragen2.experiments.cells import (
     MI,
+    NONE,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
     average,
+    averaged,
+    filter_gain,
     final,
     first,
+    first_filter,
     late,
+    level,
     peak,
+    require_axes,
 )
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Findings, Table
 from ragen2.experiments.intervals import Estimate, paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 
 def analyse(cells: Cells) -> Findings:
     """Gains by row (algorithm and model) and task, their average, and what goes with them."""
     require_axes(cells, "task", "filter")
-    (arm,) = [label for label in cells.axis("filter") if label != NONE][:1] or ("top_p",)
+    arm = first_filter(cells)
     rows = list(_rows(cells))
     gains = {
         (name, task): filter_gain(mine.where(task=task), arm)
@@ -57,7 +64,7 @@ def analyse(cells: Cells) -> Findings:
 
 
 def _rows(cells: Cells) -> Iterator[tuple[str, Cells]]:
-    """A row a planned pair of model and algorithm; a block without a list of models names none."""
+    """One row per planned pair of model and algorithm; a block without a list of models names none."""
     for key in dict.fromkeys(map(_key, cells.planned)):
         mine = [one for one in cells.runs if _key(one.labels) == key]
         planned = [labels for labels in cells.planned if _key(labels) == key]
@@ -91,8 +98,7 @@ def _average_gain_of(rows: list[Cells], arm: str) -> Estimate | None:
             for task in mine.planned_axis("task")
         ]
         arms.append(averaged(parts))
-    found = paired_estimate(arms[0], arms[1])
-    return None if found is None else found.times(POINTS)
+    return paired_estimate(arms[0], arms[1], POINTS)
 
 
 def _success_table(
@@ -148,7 +154,7 @@ def _detail_table(rows: list[tuple[str, Cells]], arm: str) -> Table:
         "prompts kept",
         "retrieval above chance without",
         "with",
-        "MI without, nats a token",
+        "MI without, nats per token",
         "MI with",
     )
     return Table("At the last step", columns, tuple(body))

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, late, peak
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    filter_gain,
+    filters,
+    late,
+    level,
+    peak,
+    require_axes,
+    seed_gains,
+)
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
-from ragen2.experiments.intervals import Pair, spearman_estimate
-from ragen2.reports.figures import Figure
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
+from ragen2.experiments.intervals import ValuePair, spearman_estimate
+from ragen2.reports.figures import Figure, NamedFigure
 
 SLIP = "env.slip"
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a slip and luck: success, gain of each filter, what the variance is made of, MI."""
+    """One row per slip and luck: success, gain of each filter, what the variance is made of, MI."""
     require_axes(cells, SLIP, "luck", "filter")
-    filters = [label for label in cells.axis("filter") if label != NONE]
+    arms = filters(cells)
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
     for (luck, slip), mine in cells.groups("luck", SLIP):
         plain = mine.where(filter=NONE)
-        gains = [filter_gain(mine, arm) for arm in filters]
+        gains = [filter_gain(mine, arm) for arm in arms]
         rows.append(
             (
                 luck,
@@ -33,23 +47,20 @@ def analyse(cells: Cells) -> Findings:
                 level(plain, late(ENTROPY)),
             )
         )
-        for arm, gain in zip(filters, gains, strict=True):
-            if gain is not None:
-                claims.append(Claim(f"gain/{luck}/{slip}/{arm}", gain, "points", 1))
+        for arm, gain in zip(arms, gains, strict=True):
+            claims += claimed(f"gain/{luck}/{slip}/{arm}", gain, "points", 1)
     for (luck,), mine in cells.groups("luck"):
-        for arm in filters:
+        for arm in arms:
             trend = spearman_estimate([_gains(mine, arm)], f"noise {luck} {arm}")
-            if trend is not None:
-                claims.append(Claim(f"trend/{luck}/{arm}", trend, "rank correlation"))
+            claims += claimed(f"trend/{luck}/{arm}", trend, "rank correlation")
         for name, metric in (("mi", MI), ("entropy", ENTROPY)):
             trend = spearman_estimate([_levels(mine, metric)], f"noise {luck} {name}")
-            if trend is not None:
-                claims.append(Claim(f"trend/{luck}/{name}", trend, "rank correlation"))
+            claims += claimed(f"trend/{luck}/{name}", trend, "rank correlation")
     columns = (
         "luck",
         "slip",
         "peak success without, %",
-        *(f"gain of {arm}, points" for arm in filters),
+        *(f"gain of {arm}, points" for arm in arms),
         "reward variance",
         "Std(RV)/Mean(RV)",
         "MI",
@@ -58,25 +69,20 @@ def analyse(cells: Cells) -> Findings:
     return Findings(
         [Table("Filter and stochasticity", columns, tuple(rows))],
         claims,
-        [NamedFigure("noise", [_figure(cells, arm) for arm in filters])],
+        [NamedFigure("noise", [_figure(cells, arm) for arm in arms])],
         ["Shared luck: all rollouts of a prompt meet the same slips, as in the reference."],
     )
 
 
-def _gains(cells: Cells, arm: str) -> list[Pair]:
+def _gains(cells: Cells, arm: str) -> list[ValuePair]:
     """Slip and gain of each seed."""
     found = []
     for (slip,), mine in cells.groups(SLIP):
-        with_filter = mine.where(filter=arm).by_seed(peak(SUCCESS))
-        without = mine.where(filter=NONE).by_seed(peak(SUCCESS))
-        found += [
-            (float(slip), with_filter[seed] - without[seed])
-            for seed in sorted(with_filter.keys() & without.keys())
-        ]
+        found += [(float(slip), gain) for gain in seed_gains(mine, arm).values()]
     return found
 
 
-def _levels(cells: Cells, metric: str) -> list[Pair]:
+def _levels(cells: Cells, metric: str) -> list[ValuePair]:
     plain = cells.where(filter=NONE)
     found = [(float(one.labels[SLIP]), late(metric)(one.run)) for one in plain.runs]
     return [(slip, value) for slip, value in found if value is not None]

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ragen2.experiments.arms import POINTS
-from ragen2.experiments.cells import SUCCESS, CellRun, Cells, peak
+from ragen2.experiments.cells import POINTS, SUCCESS, CellRun, Cells, peak
 from ragen2.experiments.charts import scatter_figure
-from ragen2.experiments.findings import Claim, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Findings, Table, claimed
 from ragen2.experiments.intervals import (
     grouped_spearman_estimate,
     mean_estimate,
     spearman_estimate,
 )
 from ragen2.filtering import TopP
+from ragen2.reports.figures import NamedFigure
 from ragen2.reports.load import Run
 
 RATIO, VARIANCE = "reward/variance_std_over_mean", "reward/variance"
@@ -29,7 +29,7 @@ THRESHOLD = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FilteredPair:
     """A run with a filter and the one that is the same without."""
 
     cell: str
@@ -42,7 +42,7 @@ class Pair:
 def analyse(cells: Cells) -> Findings:
     """Every pair of runs whose settings are equal but for the filter."""
     pairs = find_pairs([*cells.runs, *cells.others])
-    by_cell: dict[str, list[Pair]] = {}
+    by_cell: dict[str, list[FilteredPair]] = {}
     for pair in pairs:
         by_cell.setdefault(pair.cell, []).append(pair)
     rows = []
@@ -59,15 +59,13 @@ def analyse(cells: Cells) -> Findings:
     over_pairs = grouped_spearman_estimate(by_pair, "predictor pairs", "cells")
     over_cells = spearman_estimate([means], "predictor cells", "cells")
     for name, found in (("rho/pairs", over_pairs), ("rho/cells", over_cells)):
-        if found is not None:
-            claims.append(Claim(name, found, "rank correlation"))
+        claims += claimed(name, found, "rank correlation")
     for name, gains in (
         ("gain/high", [gain for ratio, gain in means if ratio >= THRESHOLD]),
         ("gain/low", [gain for ratio, gain in means if ratio < THRESHOLD]),
     ):
         found = mean_estimate(gains, "t over cells")
-        if found is not None:
-            claims.append(Claim(name, found, "points", 1))
+        claims += claimed(name, found, "points", 1)
     points: dict[str, list[tuple[float, float]]] = {}
     for one in pairs:
         points.setdefault(one.cell.partition(" ")[0], []).append((one.ratio, one.gain))
@@ -85,7 +83,7 @@ def analyse(cells: Cells) -> Findings:
     return Findings([table], claims, [NamedFigure("predictor", [figure])], [note])
 
 
-def find_pairs(runs: list[CellRun]) -> list[Pair]:
+def find_pairs(runs: list[CellRun]) -> list[FilteredPair]:
     """Runs with the paper's filter, each beside the unfiltered run of the same settings and seed."""
     distinct = {one.name: one for one in runs}
     plain = {
@@ -105,7 +103,7 @@ def find_pairs(runs: list[CellRun]) -> list[Pair]:
             continue
         settings = one.run.settings
         found.append(
-            Pair(
+            FilteredPair(
                 cell=f"{settings['env']['kind']} {settings['algorithm']['kind']} {_key(settings)[-1]}",
                 seed=one.seed,
                 ratio=ratio,

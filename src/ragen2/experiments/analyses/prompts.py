@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import measure
-from ragen2.experiments.arms import require_axes
-from ragen2.experiments.cells import Cells
+from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 from ragen2.reports.load import Run
 from ragen2.runs.scores import ScopeScores, list_scores, read_scores
 from ragen2.seeding import stream
@@ -56,8 +55,7 @@ def analyse(cells: Cells) -> Findings:
                 )
                 rows.append((task, proxy, size, len(here), mean, spread))
                 points.append((float(size), spread))
-                if spread is not None:
-                    claims.append(Claim(f"spread/{task}/{proxy}/{size}", spread, "of the value"))
+                claims += claimed(f"spread/{task}/{proxy}/{size}", spread, "of the value")
             figures.append(NamedFigure(f"prompts-{task}-{proxy}", [_figure(task, proxy, points)]))
             enough = enough_size(points)
             if enough is not None:
@@ -109,8 +107,8 @@ def drawn_batches(run: Run, proxy: str, seed: int) -> list[Drawn]:
             chosen = np.sort(rng.permutation(there)[:size])
             rows = np.flatnonzero(np.isin(owner_N, chosen))
             owner = np.searchsorted(chosen, owner_N[rows])
-            told = measure(logp_NP[np.ix_(rows, chosen)], length_N[rows], owner, resamples=0)
-            values.append(told[proxy])
+            measured = measure(logp_NP[np.ix_(rows, chosen)], length_N[rows], owner, resamples=0)
+            values.append(measured[proxy])
         found.append(Drawn(size, float(np.mean(values)), float(np.std(values, ddof=1))))
     return found
 

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ragen2.experiments.arms import POINTS, difference, level, require_axes
-from ragen2.experiments.cells import ENTROPY, MI, SUCCESS, Cells, average, final, late, peak
+from ragen2.experiments.cells import (
+    ENTROPY,
+    MI,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    difference,
+    final,
+    late,
+    level,
+    peak,
+    require_axes,
+)
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import spearman_estimate
+from ragen2.reports.figures import NamedFigure
 
 MEASURES = (
     ("success", peak(SUCCESS), POINTS, "points"),
     ("end", final(SUCCESS), POINTS, "points"),
-    ("mi", late(MI), 1.0, "nats a token"),
-    ("entropy", late(ENTROPY), 1.0, "nats a token"),
+    ("mi", late(MI), 1.0, "nats per token"),
+    ("entropy", late(ENTROPY), 1.0, "nats per token"),
 )
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a quartile (1 has most variance), the first against the last, and the trend over all four."""
+    """One row per quartile (1 has most variance), the first against the last, and the trend over all four."""
     require_axes(cells, "task", "quartile")
     rows: list[tuple[Entry, ...]] = []
     claims: list[Claim] = []
@@ -71,18 +84,15 @@ def _claims(task: str, cells: Cells, names: Sequence[str]) -> list[Claim]:
     """The first quartile less the last, and the trend; nothing where a planned quartile has no run."""
     if not names or not set(names) <= set(cells.axis("quartile")):
         return []
-    claims = []
+    claims: list[Claim] = []
     for name, measure, factor, unit in MEASURES:
         apart = difference(cells, "quartile", names[0], names[-1], measure, factor)
-        if apart is not None:
-            digits = 1 if factor > 1 else 3
-            claims.append(Claim(f"first_less_last/{task}/{name}", apart, unit, digits))
+        claims += claimed(f"first_less_last/{task}/{name}", apart, unit, 1 if factor > 1 else 3)
         pairs = [
             (float(one.labels["quartile"]), value)
             for one in cells.runs
             if one.labels["quartile"] in names and (value := measure(one.run)) is not None
         ]
         trend = spearman_estimate([pairs], f"quartiles {task} {name}")
-        if trend is not None:
-            claims.append(Claim(f"trend/{task}/{name}", trend, "rank correlation"))
+        claims += claimed(f"trend/{task}/{name}", trend, "rank correlation")
     return claims

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.arms import NONE, POINTS, filter_gain, level, require_axes
-from ragen2.experiments.cells import SUCCESS, Cells, average, final, late, peak
+from ragen2.experiments.cells import (
+    NONE,
+    POINTS,
+    SUCCESS,
+    Cells,
+    average,
+    filter_gain,
+    final,
+    first_filter,
+    late,
+    level,
+    peak,
+    require_axes,
+    seed_gains,
+)
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 LR = "learner.lr"
 TUNING = "tuning"
@@ -17,7 +31,7 @@ TRAINED = "rollout/success"
 def analyse(cells: Cells) -> Findings:
     """Gains under each reward; then each arm at its own best learning rate."""
     require_axes(cells, "filter")
-    (arm,) = [label for label in cells.axis("filter") if label != NONE][:1] or ("top_p",)
+    arm = first_filter(cells)
     claims: list[Claim] = []
     rows: list[tuple[Entry, ...]] = []
     for (reward,), mine in cells.where(block="reward").groups("reward"):
@@ -33,14 +47,12 @@ def analyse(cells: Cells) -> Findings:
                 level(plain, average("reward/dead_ratio")),
             )
         )
-        if gain is not None:
-            claims.append(Claim(f"gain/{reward}", gain, "points", 1))
+        claims += claimed(f"gain/{reward}", gain, "points", 1)
     dense, binary = (
-        _gains(cells.where(block="reward", reward=one), arm) for one in ("dense", "binary")
+        seed_gains(cells.where(block="reward", reward=one), arm) for one in ("dense", "binary")
     )
-    apart = paired_estimate(dense, binary)
-    if apart is not None:
-        claims.append(Claim("dense_less_binary", apart.times(POINTS), "points of gain", 1))
+    apart = paired_estimate(dense, binary, POINTS)
+    claims += claimed("dense_less_binary", apart, "points of gain", 1)
     tuned, chosen = _tuned(cells, arm)
     claims += tuned
     tables = [
@@ -106,7 +118,7 @@ def _tuned(cells: Cells, arm: str) -> tuple[list[Claim], list[tuple[Entry, ...]]
                     "yes" if rate == best else "",
                 )
             )
-    claims = []
+    claims: list[Claim] = []
     if None not in rates.values():
         for name, measure in (("peak", peak(SUCCESS)), ("end", final(SUCCESS))):
             sides = [
@@ -115,16 +127,6 @@ def _tuned(cells: Cells, arm: str) -> tuple[list[Claim], list[tuple[Entry, ...]]
                 .by_seed(measure)
                 for label in (arm, NONE)
             ]
-            found = paired_estimate(sides[0], sides[1])
-            if found is not None:
-                claims.append(Claim(f"tuned/{name}", found.times(POINTS), "points", 1))
+            found = paired_estimate(sides[0], sides[1], POINTS)
+            claims += claimed(f"tuned/{name}", found, "points", 1)
     return claims, rows
-
-
-def _gains(cells: Cells, arm: str) -> dict[int, float]:
-    with_filter = cells.where(filter=arm).by_seed(peak(SUCCESS))
-    without = cells.where(filter=NONE).by_seed(peak(SUCCESS))
-    return {
-        seed: with_filter[seed] - without[seed]
-        for seed in sorted(with_filter.keys() & without.keys())
-    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ragen2.experiments.arms import POINTS, level
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
+    POINTS,
     RETRIEVAL,
     SUCCESS,
     Cells,
@@ -16,11 +16,13 @@ from ragen2.experiments.cells import (
     final,
     first,
     late,
+    level,
     peak,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import paired_estimate
+from ragen2.reports.figures import NamedFigure
 
 Labels = tuple[tuple[str, str], ...]
 MOST_LINES = 6
@@ -28,7 +30,7 @@ MOST_LINES = 6
 
 
 def analyse(cells: Cells) -> Findings:
-    """A row a cell; and for each axis, each value against the first, paired over everything else."""
+    """One row per cell; and for each axis, each value against the first, paired over everything else."""
     axes = list(dict.fromkeys(axis for one in cells.runs for axis in one.labels))
     rows: list[tuple[Entry, ...]] = []
     shown = {}
@@ -84,14 +86,11 @@ def _filled(cells: Cells, axes: Sequence[str]) -> Cells:
 
 def _effects(cells: Cells, axis: str) -> list[Claim]:
     values = cells.axis(axis)
-    found = []
+    found: list[Claim] = []
     for value in values[1:]:
         sides = [_keyed(cells.where(**{axis: one}), axis) for one in (value, values[0])]
-        estimate = paired_estimate(sides[0], sides[1])
-        if estimate is not None:
-            found.append(
-                Claim(f"{axis} {value} less {values[0]}", estimate.times(POINTS), "points", 1)
-            )
+        estimate = paired_estimate(sides[0], sides[1], POINTS)
+        found += claimed(f"{axis} {value} less {values[0]}", estimate, "points", 1)
     return found
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from ragen2.diagnostics.statistics.trends import departure, trend
-from ragen2.experiments.arms import level, require_axes
-from ragen2.experiments.cells import MI, Cells, change, early, late
+from ragen2.experiments.cells import MI, Cells, change, early, late, level, require_axes
 from ragen2.experiments.charts import lines_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, NamedFigure, Table
+from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate, paired_estimate
-from ragen2.reports.figures import Figure
+from ragen2.reports.figures import Figure, NamedFigure
 
 POSITION = re.compile(r"collapse/(?:first_turn|turn_(\d+))/mi_estimate")
 MULTI, SINGLE = "multi", "single"
@@ -41,13 +40,11 @@ def analyse(cells: Cells) -> Findings:
                 )
             )
             points.append((float(position), change_here))
-            if change_here is not None:
-                claims.append(Claim(f"change/{where}/{position}", change_here, "nats a token", 3))
+            claims += claimed(f"change/{where}/{position}", change_here, "nats per token", 3)
         last = positions(mine)[-1:]
         if last and last[0] > 1:
             found = _last_less_first(mine, mi_at(last[0]))
-            if found is not None:
-                claims.append(Claim(f"last_less_first/{where}", found, "nats a token", 3))
+            claims += claimed(f"last_less_first/{where}", found, "nats per token", 3)
             figures.append(
                 NamedFigure(f"turns-{task}-{pressure}", [_figure(f"{task}, {pressure}", points)])
             )
@@ -56,8 +53,7 @@ def analyse(cells: Cells) -> Findings:
             mine.where(turns=MULTI).by_seed(change(MI)),
             mine.where(turns=SINGLE).by_seed(change(MI)),
         )
-        if found is not None:
-            claims.append(Claim(f"multi_less_single/{task}/{pressure}", found, "nats a token", 3))
+        claims += claimed(f"multi_less_single/{task}/{pressure}", found, "nats per token", 3)
     columns = (
         "task",
         "turns",
@@ -73,7 +69,7 @@ def analyse(cells: Cells) -> Findings:
         "are wide."
     )
     return Findings(
-        [Table("MI by turn position, nats a token", columns, tuple(rows), digits=3)],
+        [Table("MI by turn position, nats per token", columns, tuple(rows), digits=3)],
         claims,
         figures,
         [note],
@@ -110,4 +106,4 @@ def _onset(cells: Cells, metric: str) -> Estimate | None:
 
 
 def _figure(title: str, points: list[tuple[float, Estimate | None]]) -> Figure:
-    return lines_figure(f"{title}: change of MI", {"change": points}, "turn", "nats a token")
+    return lines_figure(f"{title}: change of MI", {"change": points}, "turn", "nats per token")

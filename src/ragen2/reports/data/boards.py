@@ -1,6 +1,6 @@
 """Boards from observations: rows of symbols, read by the environment's own signs and settings.
 
-An environment writes its board as text for the agent; a page draws it. Where the agent is told
+An environment writes its board as text for the agent; a page draws it. Where the agent gets
 coordinates instead, the board is put together from them.
 """
 
@@ -40,7 +40,7 @@ LARGEST = 64
 """Rows and columns of a board that is drawn; text can say anything."""
 
 Cell = tuple[int, int]
-Reader = Callable[[str, Rows | None], Rows | None]
+BoardReader = Callable[[str, Rows | None], Rows | None]
 
 
 class Boards:
@@ -48,7 +48,7 @@ class Boards:
 
     def __init__(self, env: str, settings: Mapping[str, Any]) -> None:
         self.legend: Legend = {}
-        self._read: Reader = lambda text, before: None
+        self._read: BoardReader = lambda text, before: None
         self._before: Rows | None = None
         if env == "FrozenLake":
             size = int(settings.get("size", 4))
@@ -121,7 +121,7 @@ def _without_player(symbol: str) -> str:
 
 
 def _room(text: str, symbols: str) -> Rows | None:
-    """A Sokoban room told in coordinates; the border is wall."""
+    """A Sokoban room given in coordinates; the border is wall."""
     wall, floor, target, box_on, box, player, player_on = list(symbols)
     size = ROOM.search(text)
     parts = re.search(r"You (.*?) Boxes (.*?) Targets (.*?)(?: Walls (.*))?$", text, re.MULTILINE)

@@ -1,9 +1,13 @@
-"""The curves that the page draws first, in reading order, with their guides and units."""
+"""The curves that the page draws first, in reading order, and unit and meaning of every metric."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from ragen2.diagnostics.metrics.collapse import FIRST_TURN, PROBE, measured_scopes
@@ -13,13 +17,22 @@ from ragen2.reports.load import Run
 COLOURS = 6
 """Lines that a chart can tell apart."""
 SCOPE_NAMES = {"trajectory": "all turns", PROBE: "probe set"}
-
-
 VISION = re.compile(r"vision/(?:first_turn|turn_\d+)/grounding")
+METRICS_FILE = "metrics.json"
+METRIC_ROW = re.compile(r"^\| `(\w+/[\w/@]+)`(?: ±)? \| ([^|]*) \| [^|]* \| (.*) \|$", re.MULTILINE)
+SCOPE_PATTERN = "(?:first_turn|turn_[0-9]+|trajectory|probe)"
+PLACEHOLDERS = {
+    "SCOPE": SCOPE_PATTERN,
+    "first_turn": SCOPE_PATTERN,
+    "BUCKET": "(?:bucket_[0-9]+|all)",
+}
+"""What the docs write for a part of a name that varies."""
+ENV_METRIC = re.compile(r"^reward/\w+/(\w+)$")
+"""The metrics of one environment among several are named like those of all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A metric and its name in the legend."""
 
     metric: str
@@ -27,13 +40,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class PageChart:
     """Curves over steps that share an axis."""
 
     id: str
     title: str
-    series: list[Line]
-    guides: list[Line] = field(default_factory=list)
+    series: list[ChartLine]
+    guides: list[ChartLine] = field(default_factory=list)
     """Dashed lines to read the others against."""
     unit: str = ""
     floor: float | None = None
@@ -45,7 +58,7 @@ class Chart:
         return asdict(self)
 
 
-def charts_of(run: Run) -> list[Chart]:
+def charts_of(run: Run) -> list[PageChart]:
     """Charts with at least one measured series."""
     found = [
         *_main(run),
@@ -66,48 +79,65 @@ def scope_label(scope: str) -> str:
 def token_unit(run: Run) -> str:
     """What entropies are per; an audit without a model counts words."""
     is_text = run.audit is not None and run.audit.likelihood == "text"
-    return "nats a word" if is_text else "nats a token"
+    return "nats per word" if is_text else "nats per token"
 
 
-def _main(run: Run) -> list[Chart]:
-    stem, unit = f"collapse/{run.main_scope}/", token_unit(run)
-    success = [Line("rollout/success", "training"), Line("eval/success", "held out")]
+def read_page(page: str) -> list[list[str]]:
+    """[name, unit, meaning] of every metric in the text of docs/metrics.md."""
     return [
-        Chart("success", "Success", success, unit="share", floor=0.0, ceiling=1.0),
-        Chart(
+        [name, "" if unit == "none" else unit, _plain_text(about)]
+        for name, unit, about in METRIC_ROW.findall(page)
+    ]
+
+
+def describe(name: str) -> tuple[str, str]:
+    """Unit and meaning of a metric; both empty for one that the docs do not know, as of a plug-in."""
+    for pattern, unit, about in _known_metrics():
+        if pattern.fullmatch(name):
+            return unit, about
+    found = ENV_METRIC.match(name)
+    return describe(f"reward/{found[1]}") if found else ("", "")
+
+
+def _main(run: Run) -> list[PageChart]:
+    stem, unit = f"collapse/{run.main_scope}/", token_unit(run)
+    success = [ChartLine("rollout/success", "training"), ChartLine("eval/success", "held out")]
+    return [
+        PageChart("success", "Success", success, unit="share", floor=0.0, ceiling=1.0),
+        PageChart(
             "retrieval",
             "Retrieval accuracy",
-            [Line(f"{stem}retrieval_accuracy", "retrieval")],
-            [Line(f"{stem}retrieval_chance", "chance")],
-            "share of reasonings",
+            [ChartLine(f"{stem}retrieval_accuracy", "retrieval")],
+            [ChartLine(f"{stem}retrieval_chance", "chance")],
+            "share of traces",
             0.0,
             1.0,
-            "How often a reasoning fits its own prompt better than all others.",
+            "How often a trace fits its own prompt better than all others.",
         ),
-        Chart(
+        PageChart(
             "information",
             "Mutual information I(X;Z)",
-            [Line(f"{stem}mi_estimate", "I(X;Z)")],
-            [Line(f"{stem}mi_bound", "log P")],
+            [ChartLine(f"{stem}mi_estimate", "I(X;Z)")],
+            [ChartLine(f"{stem}mi_bound", "log P")],
             unit,
             0.0,
             about="What reasoning tells about its prompt; near 0 is collapse, log P the most there can be.",
         ),
-        Chart(
+        PageChart(
             "entropy",
             "Entropy of reasoning",
             [
-                Line(f"{stem}conditional_entropy", "H(Z|X), for one prompt"),
-                Line(f"{stem}reasoning_entropy", "H(Z), over all prompts"),
+                ChartLine(f"{stem}conditional_entropy", "H(Z|X), for one prompt"),
+                ChartLine(f"{stem}reasoning_entropy", "H(Z), over all prompts"),
             ],
             unit=unit,
             floor=0.0,
             about="Variety alone: it may rise while dependence on the prompt is lost.",
         ),
-        Chart(
+        PageChart(
             "warning",
             "Early warning",
-            [Line("warning/statistic", "what has been lost")],
+            [ChartLine("warning/statistic", "what has been lost")],
             unit="thresholds",
             floor=0.0,
             about="At 1 the alarm is raised.",
@@ -115,7 +145,7 @@ def _main(run: Run) -> list[Chart]:
     ]
 
 
-def _scopes(recorded: frozenset[str]) -> list[Chart]:
+def _scopes(recorded: frozenset[str]) -> list[PageChart]:
     """Retrieval and information by turn, over whole trajectories, and of the probe set."""
     scopes = measured_scopes(recorded)
     turns = [scope for scope in scopes if scope.startswith("turn_")]
@@ -127,17 +157,17 @@ def _scopes(recorded: frozenset[str]) -> list[Chart]:
     for key, words, members in groups:
         for metric, guide, title, name, unit, ceiling in (
             ("retrieval_accuracy", "retrieval_chance", "Retrieval", "chance", "share", 1.0),
-            ("mi_estimate", "mi_bound", "I(X;Z)", "log P", "nats a token", None),
+            ("mi_estimate", "mi_bound", "I(X;Z)", "log P", "nats per token", None),
         ):
-            lines = [Line(f"collapse/{one}/{metric}", _turn_label(one)) for one in members]
-            guides = [Line(f"collapse/{one}/{guide}", name) for one in members[:1]]
+            lines = [ChartLine(f"collapse/{one}/{metric}", _turn_label(one)) for one in members]
+            guides = [ChartLine(f"collapse/{one}/{guide}", name) for one in members[:1]]
             found.append(
-                Chart(f"{metric}_{key}", f"{title}, {words}", lines, guides, unit, 0.0, ceiling)
+                PageChart(f"{metric}_{key}", f"{title}, {words}", lines, guides, unit, 0.0, ceiling)
             )
     return found
 
 
-def _vision(recorded: frozenset[str]) -> list[Chart]:
+def _vision(recorded: frozenset[str]) -> list[PageChart]:
     """What reasoning takes from images; nothing where none were shown."""
     turns = [name.split("/")[1] for name in recorded if VISION.fullmatch(name)]
     ordered = sorted(
@@ -146,23 +176,23 @@ def _vision(recorded: frozenset[str]) -> list[Chart]:
     stem = f"vision/{FIRST_TURN}/"
     parts = (("whole", "prompt"), ("image", "image alone"), ("text", "words alone"))
     return [
-        Chart(
+        PageChart(
             "grounding",
             "Grounding in the image",
             [
-                Line(f"vision/{turn}/grounding", _turn_label(turn))
+                ChartLine(f"vision/{turn}/grounding", _turn_label(turn))
                 for turn in spread_over(ordered, COLOURS)
             ],
             unit="share",
             floor=0.0,
             ceiling=1.0,
-            about="How often a reasoning is likelier with its own image than with another; 1/2 is blind.",
+            about="How often a trace is likelier with its own image than with another; 1/2 is blind.",
         ),
-        Chart(
+        PageChart(
             "image_information",
             "What the image tells, and the words",
-            [Line(f"{stem}{part}_mi", words) for part, words in parts],
-            unit="nats a token",
+            [ChartLine(f"{stem}{part}_mi", words) for part, words in parts],
+            unit="nats per token",
             floor=0.0,
             about="I(X;Z) when the whole prompt is exchanged, only its image, only its words.",
         ),
@@ -173,45 +203,45 @@ def _turn_label(scope: str) -> str:
     return "turn 1" if scope == FIRST_TURN else scope_label(scope)
 
 
-def _filter_and_reward() -> list[Chart]:
+def _filter_and_reward() -> list[PageChart]:
     triage = ("live", "too_easy", "too_hard", "reward_blind", "unclear")
     return [
-        Chart(
+        PageChart(
             "reward",
             "Reward",
-            [Line("reward/mean", "training"), Line("eval/reward", "held out")],
-            unit="return an episode",
+            [ChartLine("reward/mean", "training"), ChartLine("eval/reward", "held out")],
+            unit="return per episode",
         ),
-        Chart(
+        PageChart(
             "variance",
             "Reward variance within prompts",
-            [Line("reward/variance", "variance")],
+            [ChartLine("reward/variance", "variance")],
             unit="squared return",
             floor=0.0,
         ),
-        Chart(
+        PageChart(
             "unevenness",
             "Std(RV) / Mean(RV)",
-            [Line("reward/variance_std_over_mean", "Std/Mean of reward variance")],
+            [ChartLine("reward/variance_std_over_mean", "Std/Mean of reward variance")],
             floor=0.0,
             about="How uneven reward variance is over prompts; near 0 a filter has nothing to choose.",
         ),
-        Chart(
+        PageChart(
             "kept",
             "Kept by the filter",
             [
-                Line("filter/kept_ratio", "prompts"),
-                Line("filter/kept_signal", "of their signal"),
-                Line("reward/dead_ratio", "prompts without variance"),
+                ChartLine("filter/kept_ratio", "prompts"),
+                ChartLine("filter/kept_signal", "of their signal"),
+                ChartLine("reward/dead_ratio", "prompts without variance"),
             ],
             unit="share",
             floor=0.0,
             ceiling=1.0,
         ),
-        Chart(
+        PageChart(
             "triage",
             "Why prompts are flat",
-            [Line(f"triage/{name}", name.replace("_", " ")) for name in triage],
+            [ChartLine(f"triage/{name}", name.replace("_", " ")) for name in triage],
             unit="share of prompts",
             floor=0.0,
             ceiling=1.0,
@@ -219,40 +249,40 @@ def _filter_and_reward() -> list[Chart]:
     ]
 
 
-def _text(run: Run) -> list[Chart]:
+def _text(run: Run) -> list[PageChart]:
     if run.audit:
         return [
-            Chart(
+            PageChart(
                 "variety",
                 "Variety of wording",
-                [Line("rollout/distinct_reasoning_ratio", "different reasonings over all")],
+                [ChartLine("rollout/distinct_reasoning_ratio", "different traces over all")],
                 unit="share",
                 floor=0.0,
                 ceiling=1.0,
             ),
-            Chart(
+            PageChart(
                 "words",
                 "Length of reasoning",
-                [Line("rollout/reasoning_words", "words")],
+                [ChartLine("rollout/reasoning_words", "words")],
                 unit="words",
                 floor=0.0,
             ),
         ]
     return [
-        Chart(
+        PageChart(
             "tokens",
             "Length of replies",
             [
-                Line("rollout/reasoning_tokens", "reasoning"),
-                Line("rollout/reply_tokens", "whole reply"),
+                ChartLine("rollout/reasoning_tokens", "reasoning"),
+                ChartLine("rollout/reply_tokens", "whole reply"),
             ],
-            unit="tokens a turn",
+            unit="tokens per turn",
             floor=0.0,
         ),
-        Chart(
+        PageChart(
             "format",
             "Format validity",
-            [Line("rollout/format_validity", "well-formed replies")],
+            [ChartLine("rollout/format_validity", "well-formed replies")],
             unit="share of replies",
             floor=0.0,
             ceiling=1.0,
@@ -260,28 +290,46 @@ def _text(run: Run) -> list[Chart]:
     ]
 
 
-def _update() -> list[Chart]:
+def _update() -> list[PageChart]:
     return [
-        Chart("gradient", "Gradient norm", [Line("update/grad_norm", "norm")], floor=0.0),
-        Chart(
+        PageChart("gradient", "Gradient norm", [ChartLine("update/grad_norm", "norm")], floor=0.0),
+        PageChart(
             "policy_entropy",
             "Policy entropy in the update",
-            [Line("update/entropy", "entropy")],
-            unit="nats a token",
+            [ChartLine("update/entropy", "entropy")],
+            unit="nats per token",
             floor=0.0,
         ),
-        Chart(
+        PageChart(
             "kl",
             "KL to the starting model",
-            [Line("update/kl", "KL")],
-            unit="nats a token",
+            [ChartLine("update/kl", "KL")],
+            unit="nats per token",
             floor=0.0,
         ),
-        Chart(
+        PageChart(
             "snr",
             "SNR of the policy gradient",
-            [Line("probe/all/snr", "SNR")],
+            [ChartLine("probe/all/snr", "SNR")],
             floor=0.0,
             about="Pure noise has 1.",
         ),
     ]
+
+
+def _plain_text(text: str) -> str:
+    """Markdown of a table cell as plain text."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return text.replace("`", "").replace("\\|", "|")
+
+
+@cache
+def _known_metrics() -> tuple[tuple[re.Pattern[str], str, str], ...]:
+    text = (resources.files(__package__) / METRICS_FILE).read_text(encoding="utf-8")
+    return tuple(_metric_patterns(json.loads(text)))
+
+
+def _metric_patterns(rows: list[list[str]]) -> Iterator[tuple[re.Pattern[str], str, str]]:
+    for name, unit, about in rows:
+        parts = [PLACEHOLDERS.get(part, re.escape(part)) for part in name.split("/")]
+        yield re.compile("/".join(parts)), unit, about

@@ -18,14 +18,14 @@ SUCCESS = ("eval/success", "rollout/success", "reward/mean")
 """What runs are compared by: the first that any of them has."""
 COLUMNS = (
     ("final retrieval", "retrieval_accuracy"),
-    ("final I(X;Z), nats a token", "mi_estimate"),
-    ("final H(Z|X), nats a token", "conditional_entropy"),
+    ("final I(X;Z), nats per token", "mi_estimate"),
+    ("final H(Z|X), nats per token", "conditional_entropy"),
 )
 UNFILTERED = "keep_all"
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class StepValue:
     """A value, its 95% interval where it has one, and the step it is of."""
 
     value: float
@@ -67,28 +67,28 @@ def success_metric(runs: Sequence[Run]) -> str:
     return next((name for name in SUCCESS if name in recorded), SUCCESS[0])
 
 
-def peak(run: Run, metric: str) -> Estimate | None:
+def peak(run: Run, metric: str) -> StepValue | None:
     """The largest value, the earliest where there are several."""
     found = _estimates(run, metric)
     return max(found, key=lambda one: one.value) if found else None
 
 
-def final(run: Run, metric: str) -> Estimate | None:
+def final(run: Run, metric: str) -> StepValue | None:
     """The last value."""
     found = _estimates(run, metric)
     return found[-1] if found else None
 
 
-def difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
-    """``one`` less ``other``; the interval is Newcombe's, which keeps their lopsidedness."""
+def difference(one: StepValue | None, other: StepValue | None) -> StepValue | None:
+    """``one`` less ``other``; with Newcombe's interval (1998, method 10), which keeps their lopsidedness."""
     if one is None or other is None:
         return None
     value = one.value - other.value
     ends = (one.low, one.high, other.low, other.high)
     if any(end is None for end in ends):
-        return Estimate(value)
+        return StepValue(value)
     low1, high1, low2, high2 = (float(end or 0.0) for end in ends)
-    return Estimate(
+    return StepValue(
         value,
         value - math.hypot(one.value - low1, high2 - other.value),
         value + math.hypot(high1 - one.value, other.value - low2),
@@ -133,7 +133,7 @@ def _row(run: Run, run_id: str, success: str) -> dict[str, Any]:
     }
 
 
-def _cell(estimate: Estimate | None) -> str:
+def _cell(estimate: StepValue | None) -> str:
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
@@ -141,9 +141,9 @@ def _cell(estimate: Estimate | None) -> str:
     return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
 
 
-def _estimates(run: Run, metric: str) -> list[Estimate]:
+def _estimates(run: Run, metric: str) -> list[StepValue]:
     return [
-        Estimate(
+        StepValue(
             record.metrics[metric],
             record.metrics.get(f"{metric}_low"),
             record.metrics.get(f"{metric}_high"),
@@ -177,14 +177,14 @@ def _differs(first: Run, second: Run) -> str:
     return ", ".join(f"filter.{name} {one.get(name)} against {other.get(name)}" for name in names)
 
 
-def _delta_words(finals: Estimate | None, success: str) -> str:
+def _delta_words(finals: StepValue | None, success: str) -> str:
     if finals is None:
         return f"{success} was not recorded by both"
     if finals.low is None or finals.high is None:
         return f"final {success} differs by {finals.value:+.3g}"
     is_clear = finals.low > 0.0 or finals.high < 0.0
-    told = "beyond chance" if is_clear else "within what chance allows"
-    return f"final {success} differs by {finals.value:+.3g} ({finals.low:+.3g} to {finals.high:+.3g}), {told}"
+    how = "beyond chance" if is_clear else "within what chance allows"
+    return f"final {success} differs by {finals.value:+.3g} ({finals.low:+.3g} to {finals.high:+.3g}), {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +241,5 @@ def _correlation(
 
 def _correlation_words(over: str) -> str:
     if over == "runs":
-        return "One point a run: its last checkpoint that measured both."
-    return "One point a checkpoint. Those of one run are alike, so interval and p-value are too confident."
+        return "One point per run: its last checkpoint that measured both."
+    return "One point per checkpoint. Those of one run are alike, so interval and p-value are too confident."

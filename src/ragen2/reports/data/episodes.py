@@ -1,16 +1,21 @@
-"""Which rollouts a page shows: a fixed, even choice of steps, and of each step's trajectories."""
+"""Episodes as replays: which ones a page shows, and turn by turn what the agent saw, thought and did."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ragen2.errors import RunError
-from ragen2.reports.data.numbers import spread_over
+from ragen2.reports.data.boards import Boards
+from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.load import Run
+from ragen2.runs.images import ImageStore
+from ragen2.runs.record import StepRecord
 
 MOST_STEPS = 40
 """Steps whose episodes are in the page."""
@@ -28,8 +33,14 @@ TURN = (
     *("observation", "reward", "penalty"),
 )
 """What a page reads of a trajectory, a message and a turn."""
-
 Row = dict[str, Any]
+Blocks = dict[str, Callable[[], Any]]
+"""Heavy parts of a page by name, each made when it is asked for."""
+MOST_IMAGE_CHARACTERS = 2_000_000
+"""Of all images of one block; boards take a few hundred each."""
+PNG = "data:image/png;base64,"
+IMAGE_NAME = re.compile("[0-9a-f]{32}")
+"""An image by its pixels, as ``Image.digest`` has it."""
 
 
 def rollout_files(run: Run) -> dict[int, Path]:
@@ -60,7 +71,7 @@ def read_rows(path: Path) -> list[Row]:
     return _read(path, seen.st_mtime_ns, seen.st_size)
 
 
-def groups_of(rows: Sequence[Row]) -> list[list[int]]:
+def members_by_prompt(rows: Sequence[Row]) -> list[list[int]]:
     """Places of the members of each prompt, prompts in order of appearance."""
     members: dict[tuple[str, int], list[int]] = {}
     for place, row in enumerate(rows):
@@ -75,17 +86,17 @@ def choose(rows: Sequence[Row]) -> list[int]:
     choice ends at ``MOST_EPISODES`` or ``STEP_CHARACTERS``, but never before one episode.
     """
     orders = []
-    for members in groups_of(rows):
+    for members in members_by_prompt(rows):
         ranked = sorted(members, key=lambda place: (-rows[place]["reward"], place))
         orders.append([ranked[0], *ranked[:0:-1]] if len(ranked) > 1 else ranked)
     chosen: list[int] = []
-    room = STEP_CHARACTERS
+    left = STEP_CHARACTERS
     for rank in range(max((len(order) for order in orders), default=0)):
         for order in orders:
             if rank >= len(order) or len(chosen) == MOST_EPISODES:
                 continue
-            room -= _characters(rows[order[rank]])
-            if chosen and room < 0:
+            left -= _characters(rows[order[rank]])
+            if chosen and left < 0:
                 return sorted(chosen)
             chosen.append(order[rank])
     return sorted(chosen)
@@ -94,6 +105,118 @@ def choose(rows: Sequence[Row]) -> list[int]:
 def cut(text: str) -> str:
     """The text within its limit."""
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + CUT
+
+
+class Pictures:
+    """Finds images of a run directory for one block of a page."""
+
+    def __init__(self, run: Path) -> None:
+        self._store = ImageStore(run)
+        self._left = MOST_IMAGE_CHARACTERS
+        self._known: dict[str, str] = {}
+
+    def uri(self, name: str) -> str:
+        """The image as a URI; empty when it is missing from the run directory, or does not fit."""
+        if name not in self._known:
+            try:
+                found = PNG + base64.b64encode(self._store.file(name)).decode("ascii")
+            except RunError:  # the page says so where the image would be
+                found = ""
+            self._known[name] = found
+        found = self._known[name]
+        if len(found) > self._left:
+            return ""
+        self._left -= len(found)
+        return found
+
+
+def missing_images(run: Run) -> str:
+    """One line about the images of the page's episodes that the run directory lacks; empty for none.
+
+    A damaged archive is an error.
+    """
+    named: set[str] = set()
+    for path in shown_steps(run).values():
+        rows = read_rows(path)
+        named.update(name for place in choose(rows) for name in _image_names(rows[place]))
+    store = ImageStore(run.path)
+    lost = sorted(name for name in named if not store.has(name))
+    if not lost:
+        return ""
+    return (
+        f"{len(lost)} of {len(named)} images of {run.path} are missing from {store.folder}, "
+        f"{lost[0]}.png for one; put back the archives of their steps"
+    )
+
+
+def seen_of(images: Sequence[object], picture: Callable[[str], str]) -> dict[str, Any]:
+    """What a view holds of the images of a prompt; nothing where none was shown.
+
+    It is the last one that a turn is about. Pictures that stand in the file itself, as other programs
+    write them, are all shown.
+    """
+    texts = [one for one in images if isinstance(one, str)]
+    if data := [one for one in texts if one.startswith("data:image/")]:
+        return {"images": data}
+    names = [one for one in texts if IMAGE_NAME.fullmatch(one)]
+    if not names:
+        return {}
+    uri = picture(names[-1])
+    return {"images": [uri]} if uri else {"images": [], "image_missing": True}
+
+
+def replays_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, list[str]]:
+    """Entries for the page, their blocks, and what was left out."""
+    files = shown_steps(run)
+    by_step = {record.step: record for record in run.records}
+    entries, blocks, notes = [], Blocks(), []
+    counts = {step: count_rows(path) for step, path in files.items()}
+    for step, path in files.items():
+        name = f"{run_id}-episodes-{step}"
+        blocks[name] = _step_block(run, path, by_step[step])
+        count = min(counts[step], MOST_EPISODES)
+        entries.append({"step": step, "count": count, "of": counts[step], "block": name})
+    every = len(rollout_files(run))
+    if every > len(files) or any(count > MOST_EPISODES for count in counts.values()):
+        notes.append(
+            f"Replays of {len(files)} of {every} steps are in this page, evenly over the run, and of "
+            f"each at most {MOST_EPISODES} episodes: every prompt's best paid, then its worst, then "
+            "others, fewer where texts are long. All are in the run directory's rollouts folder."
+        )
+    return entries, blocks, notes
+
+
+def episode_of(
+    row: Row,
+    kept: bool | None,
+    settings: Mapping[str, Any],
+    picture: Callable[[str], str] = lambda name: "",
+) -> dict[str, Any]:
+    """One trajectory as the page takes it; ``picture`` finds an image's URI by its name."""
+    env = settings.get("env", {})
+    boards = Boards(row["env"], env if isinstance(env, dict) else {})
+    messages = row["messages"]
+    shown = messages[-1]["content"] if messages else ""
+    turns = []
+    for turn in row["turns"]:
+        images = seen_of(turn.get("images", ()), picture)
+        turns.append(_turn(turn, _view(shown, boards, images)))
+        shown = turn["observation"]
+    last = [turn.get("shown_image") for turn in row["turns"][-1:]]
+    return {
+        "label": f"seed {row['seed']}, play {row['luck']}",
+        "env": row["env"],
+        "seed": row["seed"],
+        "luck": row["luck"],
+        "reward": short(row["reward"]),
+        "solved": row["solved"],
+        "stop": row["stop"].replace("_", " "),
+        "error": cut(row["error"]),
+        "kept": kept,
+        "system": "\n".join(cut(one["content"]) for one in messages if one["role"] == "system"),
+        "turns": turns,
+        "end": _view(shown, boards, seen_of(last, picture)) if turns else None,
+    }
 
 
 def _characters(row: Row) -> int:
@@ -133,3 +256,52 @@ def _check(row: Row) -> None:
     for part, names in parts:
         for name in names:
             part[name]
+
+
+def _image_names(row: Row) -> list[str]:
+    """Names of the images that a page shows of an episode."""
+    turns = row["turns"]
+    shown = [turn.get("images", ())[-1:] for turn in turns]
+    shown += [[turn.get("shown_image")] for turn in turns[-1:]]
+    return [
+        one for part in shown for one in part if isinstance(one, str) and IMAGE_NAME.fullmatch(one)
+    ]
+
+
+def _turn(turn: Row, seen: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "seen": seen,
+        "reasoning": cut(turn["reasoning"]),
+        "actions": [cut(action) for action in turn["actions"]],
+        "executed": len(turn["executed"]),
+        "valid": turn["valid"],
+        "problem": turn["problem"],
+        "reward": short(turn["reward"]),
+        "penalty": short(turn["penalty"]),
+        "raw": cut(turn["text"]) if _has_more(turn) else "",
+    }
+
+
+def _has_more(turn: Row) -> bool:
+    """Whether the reply as sampled holds more than its parts: it was not well-formed, or says more."""
+    known = len(turn["reasoning"]) + sum(len(action) + 4 for action in turn["actions"])
+    return not turn["valid"] or len(turn["text"]) > known + 60
+
+
+def _view(text: str, boards: Boards, seen: dict[str, Any]) -> dict[str, Any]:
+    """What was shown: words, the board they tell of, and the image, where there are any."""
+    return {"text": cut(text), "board": boards.read(text), **seen}
+
+
+def _step_block(run: Run, path: Path, record: StepRecord) -> Callable[[], Any]:
+    def make() -> Any:
+        rows, pictures = read_rows(path), Pictures(run.path)
+        kept = dict(zip(record.seeds, record.kept, strict=False))
+        return {
+            "episodes": [
+                episode_of(rows[place], kept.get(rows[place]["seed"]), run.settings, pictures.uri)
+                for place in choose(rows)
+            ]
+        }
+
+    return make

@@ -1,4 +1,4 @@
-"""Retrieval matrices: which reasoning fits which prompt, with texts, templated phrases and likenesses."""
+"""Retrieval matrices: which trace fits which prompt, with texts, templated phrases and likenesses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Any
 from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases
 from ragen2.reports.data.boards import boards_of
 from ragen2.reports.data.charts import scope_label
+from ragen2.reports.data.episodes import Blocks, Pictures, seen_of
 from ragen2.reports.data.numbers import short, spread_over
-from ragen2.reports.data.pictures import Pictures, seen_of
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import MAX_ROWS, ScopeScores, list_scores, read_scores
 
 MOST_STEPS = 40
 """Steps whose matrices are in the page."""
-NEAREST_ABOUT = "share of neighbouring word pairs that both reasonings have"
-
-Blocks = dict[str, Callable[[], Any]]
-"""Heavy parts by name, each made when it is asked for."""
+NEAREST_ABOUT = "share of neighbouring word pairs that both traces have"
 
 
 def matrices_of(run: Run, run_id: str) -> tuple[list[dict[str, Any]], Blocks, list[str]]:
@@ -134,6 +131,6 @@ def _cap_note(record: StepRecord, scope: str) -> str:
     if max(traces, prompts) <= MAX_ROWS:
         return ""
     return (
-        f"The run directory keeps at most {MAX_ROWS} reasonings and prompts of a matrix; "
-        f"{traces} reasonings of {prompts} prompts were scored."
+        f"The run directory keeps at most {MAX_ROWS} traces and prompts of a matrix; "
+        f"{traces} traces of {prompts} prompts were scored."
     )

@@ -23,6 +23,7 @@ FROM_ROLLOUTS = (
     "Labels here come from the saved rollouts alone; the shares in the curves also rest on replays in "
     "the environment, so they may differ."
 )
+Labelled = tuple[int, Triaged]
 
 
 def reward_of(run: Run) -> dict[str, Any] | None:
@@ -62,9 +63,6 @@ def reward_of(run: Run) -> dict[str, Any] | None:
     }
 
 
-Labelled = tuple[int, Triaged]
-
-
 def _triaged_file(path: Path) -> tuple[Labelled, ...]:
     seen = path.stat()
     return _triaged(path, seen.st_mtime_ns, seen.st_size)
@@ -94,14 +92,14 @@ def _examples(step: int, found: tuple[Labelled, ...]) -> list[dict[str, Any]]:
             "label": label.value,
             "name": one.name,
             "reason": one.reason,
-            "examples": [cut(_told(who, play)) for who, play in one.examples],
+            "examples": [cut(_attempt(who, play)) for who, play in one.examples],
         }
         for label in order
         for one in [one for _, one in found if one.label is label][:MOST_EXAMPLES]
     ]
 
 
-def _told(who: str, play: Played) -> str:
+def _attempt(who: str, play: Played) -> str:
     ended = "" if play.solved is None else (", solved" if play.solved else ", not solved")
     actions = " || ".join(play.actions) or "nothing"
     return f"{who}: {actions} -> {short(play.reward):g}{ended}"

@@ -12,16 +12,30 @@ import logging
 import secrets
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ragen2.errors import RunError
-from ragen2.reports.watch.snapshots import Snapshots
+from ragen2.reports.data.report import report_of
+from ragen2.reports.page import render
+from ragen2.reports.watch.snapshots import Blocks, Data, Followed, Snapshots
 
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+logger = logging.getLogger(__name__)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",  # the address may hold the token
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+PAGE = "text/html; charset=utf-8"
+JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +79,6 @@ def host_name(header: str) -> str:
     return header.rpartition(":")[0] if ":" in header else header
 
 
-logger = logging.getLogger(__name__)
-
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",  # the address may hold the token
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-PAGE = "text/html; charset=utf-8"
-JSON = "application/json"
-
-
 class WatchServer(ThreadingHTTPServer):
     """Serves one page to any number of readers, each in a thread of its own."""
 
@@ -92,9 +93,9 @@ class WatchServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Request)
         except (OSError, OverflowError) as error:
-            told = getattr(error, "strerror", None) or error
+            why = getattr(error, "strerror", None) or error
             raise RunError(
-                f"cannot listen on {host} port {port}: {told}; choose another --host or --port"
+                f"cannot listen on {host} port {port}: {why}; choose another --host or --port"
             ) from error
 
     @property
@@ -105,12 +106,26 @@ class WatchServer(ThreadingHTTPServer):
         return f"http://{host}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away is no error; anything else is told, and the server goes on."""
+        """A reader who went away is no error; anything else is logged, and the server goes on."""
         del request
         if isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.debug("%s went away", client_address)
         else:
             logger.exception("a request could not be answered")
+
+
+def open_watch(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> WatchServer:
+    """A server that listens; a path that cannot be shown is an error now."""
+    followed = Followed(paths)
+
+    def build() -> tuple[Data, Blocks]:
+        report = report_of(followed.runs())
+        return report.data, report.blocks
+
+    page = render({"title": ", ".join(path.resolve().name for path in paths)}, {}, live=True)
+    snapshots = Snapshots(paths, build)
+    snapshots.newest()
+    return WatchServer(host, port, page, snapshots)
 
 
 class _Request(BaseHTTPRequestHandler):

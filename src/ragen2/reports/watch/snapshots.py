@@ -1,4 +1,4 @@
-"""A page's data as it is now: built once for each change of the files, whoever asks."""
+"""Run directories as they are now, and a page's data of them: built once per change of the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ragen2.errors import RunError
-from ragen2.reports.web import script_json
+from ragen2.reports.load import AUDIT, RUN_FILE, Run, load, load_audit, read_settings
+from ragen2.reports.page import script_json
+from ragen2.runs.files import PARTIAL
+from ragen2.runs.store import RecordTail
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +24,44 @@ POLL_S = 0.5
 """Seconds between a page's questions: with the time to build, a step shows well within two."""
 RETRY_S = 2.0
 """Seconds after which files that could not be read are tried again."""
-WATCHED = ("run.toml", "steps.jsonl", "sessions.jsonl", "checkpoints", "audit.json")
+WATCHED = (RUN_FILE, "steps.jsonl", "sessions.jsonl", "checkpoints", AUDIT)
 """What changes when there is something new: a step's rollouts and scores are there before its record."""
-
 Data = dict[str, Any]
 Blocks = Mapping[str, Callable[[], Any]]
 """Heavy parts by name, each made when it is asked for."""
+
+
+class Followed:
+    """Directories that are read again and again; of each only what was added."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._tails = {path: RecordTail(path / "steps.jsonl") for path in paths}
+        for path in paths:
+            check(path)
+
+    def runs(self) -> list[Run]:
+        """Each as it is now; one that is not there yet is a run without settings and records."""
+        return [self._read(path, tail) for path, tail in self._tails.items()]
+
+    def _read(self, path: Path, tail: RecordTail) -> Run:
+        if (path / RUN_FILE).is_file():
+            return Run(path, read_settings(path / RUN_FILE), tail.records())
+        if (path / AUDIT).is_file():
+            return load_audit(path)
+        return Run(path, {}, ())
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a run or an audit to show; if not, one may still come."""
+    return (path / RUN_FILE).is_file() or (path / AUDIT).is_file()
+
+
+def check(path: Path) -> None:
+    """Raise when ``path`` is something else already, so that no run can come to be there."""
+    if not path.exists() or is_there(path):
+        return
+    if not path.is_dir() or not all(_is_being_made(one.name) for one in path.iterdir()):
+        load(path)  # says what is wrong
 
 
 @dataclass(frozen=True)
@@ -113,14 +148,19 @@ def file_state(paths: Sequence[Path]) -> tuple[object, ...]:
     return tuple(_state(path / name) for path in paths for name in WATCHED)
 
 
+def pack(value: Any) -> bytes:
+    """JSON for the page, gzipped: quick rather than small, since it seldom leaves the machine."""
+    return gzip.compress(script_json(value).encode(), compresslevel=1, mtime=0)
+
+
+def _is_being_made(name: str) -> bool:
+    """Whether a run directory may hold this before its settings are there."""
+    return name == "rollouts" or name.startswith(f"{PARTIAL}{RUN_FILE}")
+
+
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
         found = path.stat()
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def pack(value: Any) -> bytes:
-    """JSON for the page, gzipped: quick rather than small, since it seldom leaves the machine."""
-    return gzip.compress(script_json(value).encode(), compresslevel=1, mtime=0)

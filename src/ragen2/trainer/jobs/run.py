@@ -26,8 +26,7 @@ from ragen2.rollout.pool import usable_cores
 from ragen2.runs.checkpoints import list_checkpoints
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
-from ragen2.runs.store import RunDirectory
-from ragen2.runs.tail import RecordTail
+from ragen2.runs.store import RecordTail, RunDirectory
 from ragen2.trainer.jobs.logged_process import LoggedProcess, end_all, lock_log
 from ragen2.trainer.state import read_state
 

@@ -29,7 +29,7 @@ function timingSpec(run) {
   const look = (i) => ({ mark: "area", colour: seriesColour(i), pattern: i % 2 === 1 });
   return {
     id: `chart-${run.id}-timings`,
-    title: "Seconds a step, by phase",
+    title: "Seconds per step, by phase",
     unit: "seconds",
     about: `${seconds(total)} in all`,
     kind: "timings",

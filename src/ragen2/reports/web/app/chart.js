@@ -119,7 +119,7 @@ class ChartCard {
   }
 }
 
-// Charts out of sight are not drawn: a page of forty opens at once.
+// Charts that are not on the screen are not drawn: a page of forty opens at once.
 const seen = new IntersectionObserver(
   (entries) => {
     for (const entry of entries) if (entry.isIntersecting) entry.target.ragen2Chart.draw();

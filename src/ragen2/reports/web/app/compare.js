@@ -16,7 +16,7 @@ const tablePart = {
   data: (data) => [data.compare.table, data.compare.notes, data.compare.filter_delta],
   build(data) {
     const { table: rows, columns, filter_delta: deltas, notes, success } = data.compare;
-    const told = (one) => [
+    const estimateCells = (one) => [
       estimate(one),
       one && isNumber(one.step) && el("div", { class: "quiet small" }, `at step ${one.step}`),
     ];
@@ -47,8 +47,8 @@ const tablePart = {
                 nameOf(data, row.run),
               ),
               badge(row.tone, row.verdict),
-              told(row.peak),
-              told(row.final),
+              estimateCells(row.peak),
+              estimateCells(row.final),
               ...row.cells,
             ]),
             "Runs compared",
@@ -167,7 +167,7 @@ const overlayPart = {
     const node = part(
       "overlay",
       "Curves",
-      "One line a run; its colour is the same everywhere.",
+      "One line per run; its colour is the same everywhere.",
       el(
         "div",
         { class: "stack" },
@@ -237,7 +237,7 @@ const correlationPart = {
 
 function correlationCard(data, one, i) {
   const range = interval(one.low, one.high);
-  const told = isNumber(one.rho)
+  const summary = isNumber(one.rho)
     ? `ρ ${signed(one.rho)}${range ? ` (95% ${range})` : ""}${isNumber(one.p) ? `, p ${num(one.p)}` : ""}, ${num(one.n)} ${one.over}`
     : "too few points";
   const groups = data.runs
@@ -246,7 +246,7 @@ function correlationCard(data, one, i) {
   return new ChartCard({
     id: `chart-compare-correlation-${i}`,
     title: one.name,
-    unit: told,
+    unit: summary,
     about: one.text,
     kind: "correlation",
     keys: () =>
@@ -255,7 +255,7 @@ function correlationCard(data, one, i) {
         mark: `dot:${SYMBOLS[r % 4]}`,
         colour: seriesColour(r),
       })),
-    describe: told,
+    describe: summary,
     option: () => ({
       grid: plotGrid({ left: 26, bottom: 26 }),
       xAxis: valueAxis({

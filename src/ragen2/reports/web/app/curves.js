@@ -21,9 +21,9 @@ function curveSpec({
   events = [],
   logarithmic = false,
 }) {
-  const told = lines.filter((line) => line.points.length);
-  const top = topOf(told);
-  const shown = told.filter((line) => !isOffScale(line, top));
+  const drawable = lines.filter((line) => line.points.length);
+  const top = topOf(drawable);
+  const shown = drawable.filter((line) => !isOffScale(line, top));
   const hasBands = !logarithmic && shown.filter((line) => !line.isGuide).length <= 3;
   const look = (line, i) => ({
     colour: line.isGuide ? colours.quiet : seriesColour(line.colour ?? i),
@@ -46,7 +46,7 @@ function curveSpec({
       ...(shown.some((line) => bandOf(line).length)
         ? [{ name: "95% interval", mark: "band", colour: look(main[0], 0).colour }]
         : []),
-      ...told
+      ...drawable
         .filter((line) => isOffScale(line, top))
         .map((line) => ({
           name: `${line.name}: ${num(line.points[line.points.length - 1].value)}, above the chart`,
@@ -94,7 +94,7 @@ function curveSpec({
         ),
       ],
     }),
-    numbers: () => curveNumbers(told),
+    numbers: () => curveNumbers(drawable),
     stops: () =>
       (main[0] || shown[0])?.points.map((point, index) => ({
         series: shown.indexOf(main[0] || shown[0]),
@@ -112,7 +112,7 @@ function axisEnds(floor, ceiling) {
   return isNumber(floor) && isNumber(ceiling) ? { ...ends, interval: (ceiling - floor) / 4 } : ends;
 }
 
-// A bound far above the curve would flatten it: then it is told in words.
+// A bound far above the curve would flatten it: then it is given in words.
 function topOf(lines) {
   return Math.max(
     ...lines

@@ -87,7 +87,7 @@ function button(text, onclick, attributes = {}) {
   return el("button", { type: "button", class: "button", onclick, ...attributes }, text);
 }
 
-// Shapes differ, so that a tone is told without its colour.
+// Shapes differ, so that a tone is clear without its colour.
 const ICONS = {
   good: ["M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1Z", "M4.6 8.2 7 10.6 11.6 5.6"],
   fair: ["M8 1.2 15.2 14.4H.8Z", "M8 6v4M8 11.8v.9"],

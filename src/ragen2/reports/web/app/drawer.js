@@ -1,4 +1,4 @@
-// What is behind a cell: one reasoning, its own prompt, and the prompt it fits as well.
+// What is behind a cell: one trace, its own prompt, and the prompt it fits as well.
 
 function openDrawer(title, ...children) {
   const from = document.activeElement;
@@ -87,7 +87,7 @@ function cellReading(block, n, own, other) {
     gap > 0 ? ["its own prompt", `prompt ${other + 1}`] : [`prompt ${other + 1}`, "its own prompt"];
   const times = Math.abs(block.logp_NP[n][own] - block.logp_NP[n][other]);
   const factor = times < 15 ? `${num(Math.exp(times))} times as likely` : `e^${num(times)} times as likely`;
-  return `It fits ${better} better than ${worse}: by ${num(Math.abs(gap))} nats a token, as a whole ${factor}.`;
+  return `It fits ${better} better than ${worse}: by ${num(Math.abs(gap))} nats per token, as a whole ${factor}.`;
 }
 
 function promptBox(block, n, p, title, middle) {
@@ -99,7 +99,7 @@ function promptBox(block, n, p, title, middle) {
     el(
       "p",
       { class: "quiet small" },
-      `prompt ${p + 1}, ${prompt.label}: ${num(perToken(block, n, p))} nats a token, ${num(block.logp_NP[n][p])} in all`,
+      `prompt ${p + 1}, ${prompt.label}: ${num(perToken(block, n, p))} nats per token, ${num(block.logp_NP[n][p])} in all`,
     ),
     picturesOf(prompt, title),
     el("pre", { tabindex: 0, role: "region", "aria-label": title }, marked(prompt.text, middle)),
@@ -134,13 +134,13 @@ function allPrompts(block, n) {
       [
         ["prompt", "num"],
         "name",
-        ["nats a token", "num"],
+        ["nats per token", "num"],
         ["in all", "num"],
         ["below the best", "num"],
         "fit",
       ],
       rows,
-      "Log-probabilities of this reasoning",
+      "Log-probabilities of this trace",
     ),
   );
 }

@@ -28,16 +28,16 @@ function metricExplorer(run) {
     const found = names().filter((name) => name.toLowerCase().includes(wanted));
     const groups = new Map();
     for (const name of found) {
-      const room = name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : "other";
-      if (!groups.has(room)) groups.set(room, []);
-      groups.get(room).push(name);
+      const family = name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : "other";
+      if (!groups.has(family)) groups.set(family, []);
+      groups.get(family).push(name);
     }
     select.replaceChildren(
       el("option", { value: "" }, `${plural(found.length, "metric")}: choose one`),
-      ...[...groups].map(([room, members]) =>
+      ...[...groups].map(([family, members]) =>
         el(
           "optgroup",
-          { label: room },
+          { label: family },
           members.map((name) => el("option", { value: name }, name)),
         ),
       ),

@@ -1,4 +1,4 @@
-// The retrieval matrix: each reasoning under each prompt. Every cell opens the texts behind it.
+// The retrieval matrix: each trace under each prompt. Every cell opens the texts behind it.
 
 const ROWS_AT_ONCE = 64;
 
@@ -14,7 +14,7 @@ const matrixPart = {
         id: "retrieval",
         title: "Retrieval matrix",
         words:
-          "Does a reasoning fit its own prompt best? Open a cell to read the reasoning, its own prompt, and the prompt it fits as well.",
+          "Does a reasoning trace fit its own prompt best? Open a cell to read the reasoning, its own prompt, and the prompt it fits as well.",
         frame: card,
       },
       (current, draw) => {
@@ -103,7 +103,7 @@ function matrixCell(block, n, p, best, depth) {
   const gap = gapToBest(block, n, p, best);
   const share = gap === null ? null : 1 - Math.min(1, gap / depth);
   const isOwn = block.owner_N[n] === p;
-  const words = gap === null ? "not scored" : `${num(perToken(block, n, p))} nats a token`;
+  const words = gap === null ? "not scored" : `${num(perToken(block, n, p))} nats per token`;
   const name = `${block.traces[n].label}, prompt ${p + 1} (${block.prompts[p].label})${isOwn ? ", its own" : ""}${best === p ? ", best fit" : ""}: ${words}`;
   return el("button", {
     type: "button",
@@ -129,7 +129,7 @@ function matrixKeys(depth) {
   return el(
     "ul",
     { class: "keys" },
-    el("li", {}, `≥ ${num(depth)}`, el("span", { class: "scale" }), "0 nats a token below the best fit"),
+    el("li", {}, `≥ ${num(depth)}`, el("span", { class: "scale" }), "0 nats per token below the best fit"),
     el("li", {}, box("background: var(--heat0); box-shadow: inset 0 0 0 2px var(--ink)"), "its own prompt"),
     el(
       "li",
@@ -159,7 +159,7 @@ function matrixPages(block, page, count) {
     el(
       "span",
       {},
-      `reasonings ${page * ROWS_AT_ONCE + 1} to ${Math.min(count, (page + 1) * ROWS_AT_ONCE)} of ${count}`,
+      `traces ${page * ROWS_AT_ONCE + 1} to ${Math.min(count, (page + 1) * ROWS_AT_ONCE)} of ${count}`,
     ),
     button("Next", go(page + 1), { disabled: page === pages - 1, "data-key": "matrix-next" }),
   );

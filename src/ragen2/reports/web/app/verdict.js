@@ -25,7 +25,7 @@ const verdictPart = {
           "div",
           {},
           el("h2", { class: "headline", id: "verdict-title" }, icon(tone), el("span", {}, word)),
-          el("p", { class: "told" }, text),
+          el("p", { class: "summary" }, text),
           run.audit?.basis && el("p", { class: "quiet small", style: "margin-top: .6rem" }, run.audit.basis),
           el(
             "dl",

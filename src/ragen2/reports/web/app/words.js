@@ -1,4 +1,4 @@
-// The wording behind the numbers: phrases that fit any prompt, and reasonings of different prompts that are alike.
+// The wording behind the numbers: phrases that fit any prompt, and traces of different prompts that are alike.
 
 const wordsPart = {
   id: "words",
@@ -37,12 +37,12 @@ function phraseList(block) {
       ? scrolling(
           "Most templated phrases",
           table(
-            ["phrase", ["prompts", "num"], "share", ["reasonings", "num"]],
+            ["phrase", ["prompts", "num"], "share", ["traces", "num"]],
             rows,
             "Most templated phrases",
           ),
         )
-      : el("p", { class: "quiet" }, "No phrase is shared by reasonings of most prompts."),
+      : el("p", { class: "quiet" }, "No phrase is shared by traces of most prompts."),
   );
 }
 
@@ -76,7 +76,7 @@ function nearestList(block) {
     el("h3", {}, "Reasonings of different prompts, most alike first"),
     block.nearest_about && el("p", { class: "quiet small" }, block.nearest_about),
     items.length
-      ? scrolling("Nearest reasonings", items)
-      : el("p", { class: "quiet" }, "No two reasonings of different prompts are alike."),
+      ? scrolling("Nearest traces", items)
+      : el("p", { class: "quiet" }, "No two traces of different prompts are alike."),
   );
 }

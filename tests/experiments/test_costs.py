@@ -10,13 +10,13 @@ import pytest
 from ragen2.algorithms import GRPO, PPO
 from ragen2.backends.settings import NewModel
 from ragen2.config import RunConfig
-from ragen2.experiments.estimates import (
+from ragen2.experiments.costs import (
     CORE,
     GIB,
     H200,
     KNOWN,
-    Shape,
-    estimate,
+    ModelShape,
+    run_cost,
     shape_of,
 )
 from ragen2.rollout import Rollout
@@ -72,7 +72,7 @@ def test_a_folder_is_read(tmp_path):
         "intermediate_size": 32, "vocab_size": 100, "tie_word_embeddings": False,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(data))
-    assert shape_of(str(tmp_path)) == Shape(8, 2, 4, 2, 2, 32, 100, is_tied=False)
+    assert shape_of(str(tmp_path)) == ModelShape(8, 2, 4, 2, 2, 32, 100, is_tied=False)
 
 
 NESTED = {
@@ -110,7 +110,7 @@ def config(**more) -> RunConfig:
 def gib_of(**learner: object) -> float:
     given = RunConfig().learner.model_copy(update=learner)
     rollout = Rollout(prompts=8, group_size=16, max_tokens=96)
-    return estimate(config(learner=given, rollout=rollout), SMALL, H200).gpu_gib
+    return run_cost(config(learner=given, rollout=rollout), SMALL, H200).gpu_gib
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_layers_that_never_compute_again_need_more_than_those_that_do_where_they
 
 
 def test_kl_keeps_the_starting_model_and_ppo_a_critic():
-    plain = estimate(config(), SMALL, H200).gpu_gib
-    with_kl = estimate(config(algorithm=GRPO(kl_coefficient=0.1)), SMALL, H200).gpu_gib
-    with_critic = estimate(config(algorithm=PPO()), SMALL, H200).gpu_gib
+    plain = run_cost(config(), SMALL, H200).gpu_gib
+    with_kl = run_cost(config(algorithm=GRPO(kl_coefficient=0.1)), SMALL, H200).gpu_gib
+    with_critic = run_cost(config(algorithm=PPO()), SMALL, H200).gpu_gib
     assert (with_kl - plain) * GIB == pytest.approx(4 * SMALL.parameters)
     assert (with_critic - plain) * GIB == pytest.approx(16 * SMALL.parameters)
 
@@ -145,14 +145,14 @@ def test_time_is_proportional_to_steps_but_for_evaluations():
     def minutes(steps: int) -> float:
         found = config(steps=steps)
         evaluation = found.evaluation.model_copy(update={"every": 10_000})
-        return estimate(found.model_copy(update={"evaluation": evaluation}), SMALL, H200).minutes
+        return run_cost(found.model_copy(update={"evaluation": evaluation}), SMALL, H200).minutes
 
     assert minutes(30) - minutes(20) == pytest.approx(minutes(20) - minutes(10))
     assert minutes(20) > minutes(10)
 
 
 def test_a_larger_model_a_slower_machine_and_a_critic_take_longer():
-    base = estimate(config(), SMALL, H200).minutes
-    assert estimate(config(), KNOWN["qwen2.5-3b"], H200).minutes > base
-    assert estimate(config(), SMALL, CORE).minutes > 100 * base
-    assert estimate(config(algorithm=PPO()), SMALL, H200).minutes > base
+    base = run_cost(config(), SMALL, H200).minutes
+    assert run_cost(config(), KNOWN["qwen2.5-3b"], H200).minutes > base
+    assert run_cost(config(), SMALL, CORE).minutes > 100 * base
+    assert run_cost(config(algorithm=PPO()), SMALL, H200).minutes > base

@@ -17,7 +17,7 @@ MOST_STEPS = 24
 
 
 def flow_of(run: Run) -> list[dict[str, Any]]:
-    """One entry a step and turn that measured it, in order."""
+    """One entry per step and turn that measured it, in order."""
     steps = [record for record in run.records if _scopes(record)]
     return [
         _entry(record, scope)
@@ -49,7 +49,7 @@ def _entry(record: StepRecord, scope: str) -> dict[str, Any]:
                 "retrieval above chance: reasoning depends on the input",
                 f"{collapse}retrieval_above_chance",
                 f"{collapse}retrieval_p_value",
-                "share of reasonings",
+                "share of traces",
             ),
             _link(
                 metrics,
@@ -57,7 +57,7 @@ def _entry(record: StepRecord, scope: str) -> dict[str, Any]:
                 "what the action loses after another prompt's reasoning",
                 f"{flow}reasoning_action_swap_seq",
                 f"{flow}reasoning_action_swap_p_value",
-                "nats an answer",
+                "nats per answer",
             ),
             _link(
                 metrics,
@@ -65,7 +65,7 @@ def _entry(record: StepRecord, scope: str) -> dict[str, Any]:
                 "what the action loses under another prompt, with its own reasoning",
                 f"{flow}input_action_direct_seq",
                 f"{flow}input_action_direct_p_value",
-                "nats an answer",
+                "nats per answer",
             ),
             _link(
                 metrics,
@@ -73,7 +73,7 @@ def _entry(record: StepRecord, scope: str) -> dict[str, Any]:
                 "I(X;A): actions depend on the input at all",
                 f"{flow}input_action",
                 f"{flow}input_action_p_value",
-                "nats an answer",
+                "nats per answer",
             ),
         ],
     }

@@ -1,13 +1,13 @@
 """What a run will need, computed and not measured: GPU memory and time, from the shape of its model.
 
-Memory: float32 weights, gradients and AdamW's two moments (16 bytes a parameter); the sampler's bfloat16
+Memory: float32 weights, gradients and AdamW's two moments (16 bytes per parameter); the sampler's bfloat16
 copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
-update keeps of a micro-batch: one float32 row a layer, one layer's inside in bfloat16, and the inside of
+update keeps of a micro-batch: one float32 row per layer, one layer's inside in bfloat16, and the inside of
 as many layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read
 images). On the update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives
 4.7 GiB where all layers compute again (4.8 measured) and 9.7 where 5 GiB are kept (11.2 measured).
 
-Time: arithmetic at a share of what the device can do, and at each written token one reading of weights and
+Time: arithmetic at a share of what the device can do, and at each written token one pass over weights and
 cache.
 """
 
@@ -39,7 +39,7 @@ MOST_KEPT = 5 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """What of a model's architecture memory and time depend on."""
 
     hidden: int
@@ -68,7 +68,7 @@ class Device:
 
     name: str
     flops: float
-    """A second, in the type that matrices are multiplied in."""
+    """Per second, in the type that matrices are multiplied in."""
     use: float
     """Share of it that training reaches."""
     bytes_a_second: float
@@ -83,20 +83,20 @@ H200 = Device(
 )
 CORE = Device("one CPU core", flops=1.2e11, use=0.8, bytes_a_second=1e10, seconds_a_token_step=5e-3)
 
-KNOWN: dict[str, Shape] = {
-    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49_152),
-    "qwen2.5-0.5b": Shape(896, 24, 14, 2, 64, 4864, 151_936),
-    "qwen2.5-1.5b": Shape(1536, 28, 12, 2, 128, 8960, 151_936),
-    "qwen2.5-3b": Shape(2048, 36, 16, 2, 128, 11_008, 151_936),
-    "qwen2.5-vl-3b": Shape(2048, 36, 16, 2, 128, 11_008, 151_936, tower=668_700_000),
-    "qwen2.5-7b": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, is_tied=False),
-    "llama-3.2-3b": Shape(3072, 28, 24, 8, 128, 8192, 128_256),
+KNOWN: dict[str, ModelShape] = {
+    "smollm2-135m": ModelShape(576, 30, 9, 3, 64, 1536, 49_152),
+    "qwen2.5-0.5b": ModelShape(896, 24, 14, 2, 64, 4864, 151_936),
+    "qwen2.5-1.5b": ModelShape(1536, 28, 12, 2, 128, 8960, 151_936),
+    "qwen2.5-3b": ModelShape(2048, 36, 16, 2, 128, 11_008, 151_936),
+    "qwen2.5-vl-3b": ModelShape(2048, 36, 16, 2, 128, 11_008, 151_936, tower=668_700_000),
+    "qwen2.5-7b": ModelShape(3584, 28, 28, 4, 128, 18_944, 152_064, is_tied=False),
+    "llama-3.2-3b": ModelShape(3072, 28, 24, 8, 128, 8192, 128_256),
 }
 """As their configuration files have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RunCost:
     """What one run will need."""
 
     parameters: int
@@ -105,10 +105,10 @@ class Estimate:
     device: str
 
 
-def shape_of(path: str, new: NewModel | None = None) -> Shape | None:
+def shape_of(path: str, new: NewModel | None = None) -> ModelShape | None:
     """The shape of a model: one to be made, a folder, or one that is known by name; None if unknown."""
     if new is not None:
-        return Shape(
+        return ModelShape(
             new.hidden, new.layers, new.heads, new.heads, new.hidden // new.heads, new.intermediate,
             new.vocabulary, tower=_new_tower(new),
         )  # fmt: skip
@@ -120,7 +120,7 @@ def shape_of(path: str, new: NewModel | None = None) -> Shape | None:
     return next((shape for name, shape in KNOWN.items() if name in lowered), None)
 
 
-def estimate(config: RunConfig, shape: Shape, device: Device) -> Estimate:
+def run_cost(config: RunConfig, shape: ModelShape, device: Device) -> RunCost:
     """Memory and time of a whole run."""
     episodes = config.rollout.prompts * config.rollout.group_size
     turns = max(1.0, TURNS_SHARE * config.env.max_turns)
@@ -132,7 +132,7 @@ def estimate(config: RunConfig, shape: Shape, device: Device) -> Estimate:
     evaluations = 2 + config.steps // config.evaluation.every
     tasks = config.evaluation.tasks
     held_out = evaluations * _write_seconds(shape, device, tasks, turns, reply, length)
-    return Estimate(
+    return RunCost(
         parameters=shape.parameters,
         gpu_gib=_memory(config, shape, episodes, length) / GIB,
         minutes=(config.steps * seconds + held_out) / 60.0,
@@ -140,7 +140,7 @@ def estimate(config: RunConfig, shape: Shape, device: Device) -> Estimate:
     )
 
 
-def _memory(config: RunConfig, shape: Shape, episodes: float, length: float) -> float:
+def _memory(config: RunConfig, shape: ModelShape, episodes: float, length: float) -> float:
     """Bytes at the peak, in the update; the sampler keeps its cache from step to step."""
     count = shape.parameters
     held = 18.0 * count
@@ -163,7 +163,7 @@ def _memory(config: RunConfig, shape: Shape, episodes: float, length: float) -> 
 
 
 def _write_seconds(
-    shape: Shape, device: Device, episodes: float, turns: float, reply: float, length: float
+    shape: ModelShape, device: Device, episodes: float, turns: float, reply: float, length: float
 ) -> float:
     """Reading prompts is arithmetic; each written token reads the weights and the cache once."""
     read = 2.0 * shape.parameters * episodes * length / (device.flops * device.use)
@@ -173,8 +173,8 @@ def _write_seconds(
     return read + turns * reply * (device.seconds_a_token_step + max(a_token, written))
 
 
-def _update_seconds(config: RunConfig, shape: Shape, device: Device, tokens: float) -> float:
-    """Forward, backward, and the forward again that checkpointing makes: 8 operations a weight and token."""
+def _update_seconds(config: RunConfig, shape: ModelShape, device: Device, tokens: float) -> float:
+    """Forward, backward and the recomputed forward of checkpointing: 8 operations per weight and token."""
     passes = 8.0 * config.learner.epochs
     if config.algorithm.kl_coefficient > 0.0:
         passes += 2.0
@@ -196,14 +196,14 @@ def _new_tower(new: NewModel) -> int:
     return _tower(new.vision.hidden, new.vision.layers, new.vision.intermediate, new.hidden)
 
 
-def _read_shape(file: Path) -> Shape | None:
+def _read_shape(file: Path) -> ModelShape | None:
     """As a model's configuration tells it; None where that uses other names for its sizes."""
     data = json.loads(file.read_text(encoding="utf-8"))
     text = {**data, **data.get("text_config", {})}  # a model that reads images has its sizes inside
     try:
         heads = int(text["num_attention_heads"])
         hidden = int(text["hidden_size"])
-        return Shape(
+        return ModelShape(
             hidden=hidden,
             layers=int(text["num_hidden_layers"]),
             heads=heads,
