@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import command_line
 from ragen2.algorithms import Algorithm
 from ragen2.diagnostics import Diagnostic
 from ragen2.envs import Env
@@ -40,6 +41,11 @@ LONG_FILES = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, all else as it was found."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+
+
+def pytest_unconfigure() -> None:
+    """The interpreter that ran programs for the tests ends with them."""
+    command_line.Warm.stop()
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +16,9 @@ from xml.etree import ElementTree
 
 import pytest
 from pydantic import BaseModel
-from typer.testing import CliRunner
 
-from command_line import start_program
+from command_line import run_python, start_program
 from ragen2 import reference
-from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig
 from ragen2.reference import board_pictures
 from ragen2.runs.record import StepRecord
@@ -82,21 +76,8 @@ def commands(page: Path) -> list[str]:
 
 
 def run(arguments: list[str], folder: Path, stdin: str = "") -> str:
-    """Run a Python program away from the checkout and offline; its output, or a failed test.
-
-    One torch thread: the embedded model is small, and two programs with two threads each on two
-    cores spend most of their time waiting for each other.
-    """
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        input=stdin,
-        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run a Python program away from the checkout and offline; its output, or a failed test."""
+    done = run_python(folder, *arguments, given=stdin)
     told = f"{shlex.join(arguments)}\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, told
     assert "Traceback" not in done.stderr, told
@@ -172,18 +153,8 @@ class Shell:
         }
         assert verb in cheaper, f"no cheap form of ragen2 {verb}; teach Shell one"
         arguments = [verb, *rest, *cheaper[verb]]
-        here = {"audit", "bench", "eval", "experiment", "preflight", "probe", "report", "warmstart"}
-        if verb in here:
-            self._in_this_process(arguments)
-            return
         stdin = "hint\nquit\n" if rest[:1] == ["play"] else ""
         run(["-m", "ragen2", *arguments], self.folder, stdin)
-
-    def _in_this_process(self, arguments: list[str]) -> None:
-        """For verbs that need torch, which is imported once instead of once a command."""
-        with contextlib.chdir(self.folder):
-            result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, f"{shlex.join(arguments)}\n{result.output}"
 
     def _watch(self, words: list[str]) -> None:
         """Until it says where it listens; then it is interrupted, as a reader would do.
