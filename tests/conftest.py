@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 import command_line
+import left_out
 from ragen2.algorithms import Algorithm
 from ragen2.diagnostics import Diagnostic
 from ragen2.envs import Env
@@ -41,6 +42,11 @@ LONG_FILES = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, all else as it was found."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The last lines of a run say what it left out."""
+    config.pluginmanager.register(left_out.LeftOut())
 
 
 def pytest_unconfigure() -> None:
