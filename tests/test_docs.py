@@ -16,9 +16,11 @@ from xml.etree import ElementTree
 
 import pytest
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from command_line import run_python, start_program
 from ragen2 import reference
+from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig
 from ragen2.reference import board_pictures
 from ragen2.runs.record import StepRecord
@@ -39,7 +41,16 @@ PAGES = {
 }
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 EMBEDDED = ROOT / "src" / "ragen2" / "models" / "ragen2-tiny"
-SLOW_PAGES = {"docs/quickstart.md"}
+SLOW_PAGES = {
+    "docs/diagnostics/scopes.md",
+    "docs/performance.md",
+    "docs/quickstart.md",
+    "docs/recipes.md",
+    "docs/report.md",
+    "docs/reproducing.md",
+    "docs/vision.md",
+}
+"""Pages whose commands are only asked for their help by ``make test``: run, they take longer."""
 SHORT_RUN = "runs/first"
 """The run directory that the docs' commands may speak of as made by an earlier command."""
 
@@ -252,13 +263,29 @@ def write_files(page: Path, folder: Path) -> None:
                 file.write(block.text)
 
 
-def pages_with(*languages: str) -> list[object]:
-    found = [name for name, path in PAGES.items() if blocks(path, *languages)]
-    marks = {name: [pytest.mark.slow] if name in SLOW_PAGES else [] for name in found}
-    return [pytest.param(name, marks=marks[name]) for name in found]
+def pages_with(*languages: str) -> list[str]:
+    return [name for name, path in PAGES.items() if blocks(path, *languages)]
 
 
-@pytest.mark.parametrize("name", pages_with("console", "bash"))
+@pytest.mark.parametrize("name", sorted(SLOW_PAGES))
+def test_every_option_of_a_page_exists(name):
+    """A word that a verb does not know is refused, also where ``--help`` follows."""
+    for command in commands(PAGES[name]):
+        program, *words = shlex.split(command)
+        if program == "ragen2":
+            result = CliRunner().invoke(app, [*words, "--help"], catch_exceptions=False)
+            assert result.exit_code == 0, f"{command}\n{result.output}"
+        else:
+            assert program in {"make", "python"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_PAGES else [])
+        for name in pages_with("console", "bash")
+    ],
+)
 def test_every_command_of_a_page_runs(name, page_folder):
     write_files(PAGES[name], page_folder)
     shell = Shell(page_folder)

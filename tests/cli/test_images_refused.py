@@ -51,6 +51,7 @@ def test_a_model_that_reads_text_only(program: Program, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_text_model_in_several_processes(program: Program, tmp_path: Path) -> None:
     done = program("train", "--processes", "2", *settings("env.observation=image"))
     assert_refused(done, tmp_path, TEXT_ONLY)
