@@ -69,6 +69,7 @@ class LeftOut:
         told = getattr(node, "workeroutput", {})
         self.num_slow = max(self.num_slow, told.get("num_slow", 0))
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The lines, after all else but the number of tests that passed."""
         skipped = terminalreporter.stats.get("skipped", [])

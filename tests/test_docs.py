@@ -86,6 +86,14 @@ def commands(page: Path) -> list[str]:
     return found
 
 
+def words_of(command: str) -> list[str]:
+    """The words of a command line behind its variables (``PYTHON=python3.12 make train``)."""
+    words = shlex.split(command)
+    while words and re.fullmatch(r"[A-Z]+=\S+", words[0]):
+        words.pop(0)
+    return words
+
+
 def run(arguments: list[str], folder: Path, stdin: str = "") -> str:
     """Run a Python program away from the checkout and offline; its output, or a failed test."""
     done = run_python(folder, *arguments, given=stdin)
@@ -107,9 +115,7 @@ class Shell:
         self.folder = folder
 
     def run(self, command: str) -> None:
-        words = shlex.split(command)
-        while words and re.fullmatch(r"[A-Z]+=\S+", words[0]):
-            words.pop(0)
+        words = words_of(command)
         form = getattr(self, f"_{words[0]}", None)
         assert form is not None, f"no way to try {command!r}; teach Shell its form"
         form(words[1:])
@@ -271,7 +277,7 @@ def pages_with(*languages: str) -> list[str]:
 def test_every_option_of_a_page_exists(name):
     """A word that a verb does not know is refused, also where ``--help`` follows."""
     for command in commands(PAGES[name]):
-        program, *words = shlex.split(command)
+        program, *words = words_of(command)
         if program == "ragen2":
             result = CliRunner().invoke(app, [*words, "--help"], catch_exceptions=False)
             assert result.exit_code == 0, f"{command}\n{result.output}"

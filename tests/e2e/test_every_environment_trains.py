@@ -22,8 +22,8 @@ SMALL = (
 @pytest.mark.parametrize("kind", Env.kinds())
 def test_two_steps_of_training_run(kind, tmp_path):
     overrides = [*SMALL, f"env.kind={kind}"]
-    if load_run(None, overrides).env.max_turns > 10:
-        overrides.append("env.max_turns=4")
+    if load_run(None, overrides).env.max_turns > 2:
+        overrides.append("env.max_turns=2")
     config = load_run(None, overrides)
     agent = open_agent(config.model, config.learner, seed=config.seed)
     run = RunDirectory.create(tmp_path / "run", dump_config(config))
