@@ -1,5 +1,6 @@
 # make train   sets everything up, then trains the embedded default
-# make test    sets everything up, then runs the whole test suite
+# make test    sets everything up, then runs the tests of every behaviour
+# make test-all  the same and the slow tests, with more seeds
 # make test-peers  sets up verl, TRL, vLLM and others in venvs of their own, then runs the tests that need them
 # make learn   trains every embedded recipe to its end and checks that it gained 15 points
 # make screenshots   trains small runs and makes the pictures of the report page (needs Chromium)
@@ -9,14 +10,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test check lint docs test-peers parity peers learn screenshots clean
+.PHONY: train test test-rest test-all check lint docs test-peers parity peers learn screenshots clean
 
 train: $(READY)
 	$(BIN)/ragen2 train $(ARGS)
 
-# One torch thread a worker: two that share two cores with two threads each would wait for each other.
+# One torch thread per worker: two that share two cores with two threads each would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# What make test leaves out for its time. Together they are make test-all.
+test-rest: $(READY)
+	$(PYTEST) -m "slow and not peers and not learning" $(ARGS)
+
+test-rest test-all: export RAGEN2_TEST_SEEDS := 200
+test-all: test test-rest
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

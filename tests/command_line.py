@@ -1,14 +1,17 @@
-"""The program as a user starts it: a subprocess, in a folder of its own."""
+"""The program as a user starts it: a process of its own, in a folder of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +41,8 @@ def settings(*overrides: str) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
-def run_python(folder: Path, *args: str | Path, given: str = "") -> Done:
-    """Run ``python ARGS`` in ``folder`` to its end."""
+def start_python(folder: Path, *args: str | Path, given: str = "") -> Done:
+    """Run ``python ARGS`` in ``folder`` to its end, in an interpreter that starts for it."""
     return subprocess.run(
         [sys.executable, *map(str, args)],
         cwd=folder,
@@ -52,9 +55,76 @@ def run_python(folder: Path, *args: str | Path, given: str = "") -> Done:
     )
 
 
+def run_python(folder: Path, *args: str | Path, given: str = "") -> Done:
+    """Run ``python ARGS`` in ``folder`` to its end, in a fork of an interpreter that is warm."""
+    return Warm.interpreter().run(folder, list(map(str, args)), given)
+
+
 def run_program(folder: Path, *args: str | Path, given: str = "") -> Done:
-    """Run ``ragen2 ARGS`` in ``folder`` to its end."""
+    """Run ``ragen2 ARGS`` in ``folder`` to its end, in a fork of an interpreter that is warm."""
     return run_python(folder, "-m", "ragen2", *args, given=given)
+
+
+class Warm:
+    """The warm interpreter of this test process (see ``warm_interpreter.py``)."""
+
+    _one: Warm | None = None
+
+    @classmethod
+    def interpreter(cls) -> Warm:
+        """The only one, started with the first program that needs it."""
+        cls._one = cls._one or cls()
+        return cls._one
+
+    @classmethod
+    def stop(cls) -> None:
+        """End it, if it was ever started, and wait for its end."""
+        if cls._one is not None:
+            cls._one._process.communicate()
+            cls._one = None
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("warm_interpreter.py")],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # an answer that is there must not hide from select in a buffer
+        )
+
+    def run(self, folder: Path, arguments: list[str], given: str) -> Done:
+        """The exit code and the output of ``python ARGUMENTS`` in ``folder``."""
+        with tempfile.TemporaryDirectory() as name:
+            streams = {stream: Path(name, stream) for stream in ("stdin", "stdout", "stderr")}
+            for file in streams.values():
+                file.touch()
+            streams["stdin"].write_text(given)
+            self._ask(
+                {"arguments": arguments, "folder": str(folder), "environment": environment()}
+                | {stream: str(file) for stream, file in streams.items()}
+            )
+            code = self._wait(self._answer(), arguments)
+            # Decoded as subprocess does, newlines translated.
+            output = [streams[stream].read_text() for stream in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(arguments, code, *output)
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the warm interpreter ended with {self._process.wait()}"
+        return int(line)
+
+    def _wait(self, pid: int, arguments: list[str]) -> int:
+        if not select.select([self._process.stdout], [], [], TIMEOUT)[0]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._answer()
+            raise subprocess.TimeoutExpired(arguments, TIMEOUT)
+        return self._answer()
 
 
 def start_program(folder: Path, *args: str | Path) -> Process:

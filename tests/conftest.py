@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import command_line
+import left_out
 from ragen2.algorithms import Algorithm
 from ragen2.diagnostics import Diagnostic
 from ragen2.envs import Env
@@ -30,16 +32,34 @@ settings.register_profile("ragen2", deadline=None, derandomize=True, database=No
 settings.load_profile("ragen2")
 
 LONG_FILES = (
+    "tests/e2e/test_warm_starts.py",
     "tests/test_docs.py",
     "tests/conformance/test_envs.py",
     "tests/integrations/test_trl_peer.py",
+    "tests/e2e/",
+    "tests/cli/test_train_jobs.py",
 )
-"""Files of minutes: begun first, so that no worker is left alone with one at the end."""
+"""Files of a minute or more: begun first, so that no worker is left alone with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, all else as it was found."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+    """Long files first, in their order, all else as it was found."""
+
+    def place(item: pytest.Item) -> int:
+        places = (at for at, name in enumerate(LONG_FILES) if item.nodeid.startswith(name))
+        return next(places, len(LONG_FILES))
+
+    items.sort(key=place)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The last lines of a run say what it left out."""
+    config.pluginmanager.register(left_out.LeftOut())
+
+
+def pytest_unconfigure() -> None:
+    """The interpreter that ran programs for the tests ends with them."""
+    command_line.Warm.stop()
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from command_line import start_program
+from command_line import run_python, start_program
 from ragen2 import reference
 from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig, default_run_file
@@ -47,7 +43,16 @@ PAGES = {
 }
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 EMBEDDED = ROOT / "src" / "ragen2" / "models" / "ragen2-tiny"
-SLOW_PAGES = {"docs/quickstart.md"}
+SLOW_PAGES = {
+    "docs/diagnostics/scopes.md",
+    "docs/performance.md",
+    "docs/quickstart.md",
+    "docs/recipes.md",
+    "docs/report.md",
+    "docs/reproducing.md",
+    "docs/vision.md",
+}
+"""Pages whose commands are only asked for their help by ``make test``: run, they take longer."""
 SHORT_RUN = "runs/first"
 """The run directory that the docs' commands may speak of as made by an earlier command."""
 
@@ -83,22 +88,17 @@ def commands(page: Path) -> list[str]:
     return found
 
 
-def run(arguments: list[str], folder: Path, stdin: str = "") -> str:
-    """Run a Python program away from the checkout and offline; its output, or a failed test.
+def words_of(command: str) -> list[str]:
+    """The words of a command line behind its variables (``PYTHON=python3.12 make train``)."""
+    words = shlex.split(command)
+    while words and re.fullmatch(r"[A-Z]+=\S+", words[0]):
+        words.pop(0)
+    return words
 
-    One torch thread: the embedded model is small, and two programs with two threads each on two
-    cores spend most of their time waiting for each other.
-    """
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        input=stdin,
-        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+def run(arguments: list[str], folder: Path, stdin: str = "") -> str:
+    """Run a Python program away from the checkout and offline; its output, or a failed test."""
+    done = run_python(folder, *arguments, given=stdin)
     told = f"{shlex.join(arguments)}\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, told
     assert "Traceback" not in done.stderr, told
@@ -117,9 +117,7 @@ class Shell:
         self.folder = folder
 
     def run(self, command: str) -> None:
-        words = shlex.split(command)
-        while words and re.fullmatch(r"[A-Z]+=\S+", words[0]):
-            words.pop(0)
+        words = words_of(command)
         form = getattr(self, f"_{words[0]}", None)
         assert form is not None, f"no way to try {command!r}; teach Shell its form"
         form(words[1:])
@@ -174,18 +172,8 @@ class Shell:
         }
         assert verb in cheaper, f"no cheap form of ragen2 {verb}; teach Shell one"
         arguments = [verb, *rest, *cheaper[verb]]
-        here = {"audit", "bench", "eval", "experiment", "preflight", "probe", "report", "warmstart"}
-        if verb in here:
-            self._in_this_process(arguments)
-            return
         stdin = "hint\nquit\n" if rest[:1] == ["play"] else ""
         run(["-m", "ragen2", *arguments], self.folder, stdin)
-
-    def _in_this_process(self, arguments: list[str]) -> None:
-        """For verbs that need torch, which is imported once instead of once a command."""
-        with contextlib.chdir(self.folder):
-            result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, f"{shlex.join(arguments)}\n{result.output}"
 
     def _watch(self, words: list[str]) -> None:
         """Until it says where it listens; then it is interrupted, as a reader would do.
@@ -283,13 +271,29 @@ def write_files(page: Path, folder: Path) -> None:
                 file.write(block.text)
 
 
-def pages_with(*languages: str) -> list[object]:
-    found = [name for name, path in PAGES.items() if blocks(path, *languages)]
-    marks = {name: [pytest.mark.slow] if name in SLOW_PAGES else [] for name in found}
-    return [pytest.param(name, marks=marks[name]) for name in found]
+def pages_with(*languages: str) -> list[str]:
+    return [name for name, path in PAGES.items() if blocks(path, *languages)]
 
 
-@pytest.mark.parametrize("name", pages_with("console", "bash"))
+@pytest.mark.parametrize("name", sorted(SLOW_PAGES))
+def test_every_option_of_a_page_exists(name):
+    """A word that a verb does not know is refused, also where ``--help`` follows."""
+    for command in commands(PAGES[name]):
+        program, *words = words_of(command)
+        if program == "ragen2":
+            result = CliRunner().invoke(app, [*words, "--help"], catch_exceptions=False)
+            assert result.exit_code == 0, f"{command}\n{result.output}"
+        else:
+            assert program in {"make", "python"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_PAGES else [])
+        for name in pages_with("console", "bash")
+    ],
+)
 def test_every_command_of_a_page_runs(name, page_folder):
     write_files(PAGES[name], page_folder)
     shell = Shell(page_folder)

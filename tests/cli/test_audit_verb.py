@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Done, Process, assert_refused, wait_for
+from command_line import Done, Process, assert_refused, start_python, wait_for
 from logged_rollouts import make_rollouts, own_row, table_row, verl_row, write_csv, write_jsonl
 from ragen2.runs.record import AuditRecord
 from ragen2.runs.scores import list_scores
@@ -155,9 +155,7 @@ def test_an_interrupt_is_130_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_without_a_model_no_torch_is_loaded(program: Program, tmp_path: Path) -> None:
-    from command_line import run_python
-
+def test_without_a_model_no_torch_is_loaded(tmp_path: Path) -> None:
     write_log(tmp_path, grounded=True)
     code = (
         "import sys; sys.argv = ['ragen2', 'audit', 'log.jsonl']\n"
@@ -165,6 +163,6 @@ def test_without_a_model_no_torch_is_loaded(program: Program, tmp_path: Path) ->
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    done = run_python(tmp_path, "-c", code)
+    done = start_python(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

@@ -29,7 +29,6 @@ NERVOUS = settings(
 """So strict that a healthy run is stopped within a few steps by its own noise."""
 
 
-@pytest.mark.slow
 def test_a_run_stopped_by_the_alarm_exits_0_says_why_and_can_be_resumed(
     program: Callable[..., Done], tmp_path: Path
 ) -> None:

@@ -98,7 +98,6 @@ def test_a_mistake_is_told_in_a_line_and_nothing_starts(
     assert_refused(done, tmp_path, told, left=["mine.toml", "other.toml"])
 
 
-@pytest.mark.slow
 def test_a_grid_of_ones_own_is_trained_and_told_and_not_trained_again(
     program: Program, tmp_path: Path
 ) -> None:

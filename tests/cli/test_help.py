@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from command_line import Done, run_python
+from command_line import Done, start_python
 from ragen2 import __version__
 from ragen2.cli.app import app
 
@@ -72,7 +72,7 @@ def test_the_version_is_that_of_the_package(program: Program) -> None:
 
 
 def test_import_brings_no_torch(tmp_path: Path) -> None:
-    done = run_python(tmp_path, "-c", f"import ragen2, sys; print({HEAVY})")
+    done = start_python(tmp_path, "-c", f"import ragen2, sys; print({HEAVY})")
     assert (done.returncode, done.stdout.strip()) == (0, "[]")
 
 
@@ -86,6 +86,6 @@ def test_help_and_everything_without_a_model_brings_no_torch(tmp_path: Path, wor
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
         f"print({HEAVY})"
     )
-    done = run_python(tmp_path, "-c", code)
+    done = start_python(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

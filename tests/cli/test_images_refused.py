@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 
 from command_line import Done, assert_refused, run_program, settings
 from ragen2.backends.settings import EMBEDDED
-from ragen2.cli.app import main
 from ragen2.errors import RunError
 from ragen2.integrations.datasets import run_rows
 from seeing_models import IMAGES, tiny_seeing_model
@@ -33,25 +30,6 @@ SHORT = (
 )
 
 
-@pytest.fixture
-def told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Program:
-    """``ragen2 ARGS`` in ``tmp_path`` as in a program of its own, but torch is imported once for all."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    def run(*words: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["ragen2", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *output)
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_seeing_model(tmp_path_factory.mktemp("seeing") / "model")
@@ -66,30 +44,33 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_model_that_reads_text_only(told: Program, tmp_path: Path) -> None:
-    assert_refused(told("train", *settings("env.observation=image")), tmp_path, TEXT_ONLY)
-    assert_refused(told("eval", EMBEDDED, *settings("env.observation=image")), tmp_path, TEXT_ONLY)
+def test_a_model_that_reads_text_only(program: Program, tmp_path: Path) -> None:
+    assert_refused(program("train", *settings("env.observation=image")), tmp_path, TEXT_ONLY)
+    assert_refused(
+        program("eval", EMBEDDED, *settings("env.observation=image")), tmp_path, TEXT_ONLY
+    )
 
 
+@pytest.mark.slow
 def test_a_text_model_in_several_processes(program: Program, tmp_path: Path) -> None:
     done = program("train", "--processes", "2", *settings("env.observation=image"))
     assert_refused(done, tmp_path, TEXT_ONLY)
 
 
-def test_a_text_model_in_a_preflight(told: Program, tmp_path: Path) -> None:
-    done = told("preflight", *settings("env.observation=image+text"))
+def test_a_text_model_in_a_preflight(program: Program, tmp_path: Path) -> None:
+    done = program("preflight", *settings("env.observation=image+text"))
     assert (done.returncode, done.stderr) == (2, f"model: {EMBEDDED}\nragen2: {TEXT_ONLY}\n")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("verb", ["train", "eval"])
 def test_an_image_that_leaves_no_room_for_a_reply(
-    told: Program, tmp_path: Path, model: Path, verb: str
+    program: Program, tmp_path: Path, model: Path, verb: str
 ) -> None:
     asked = ["env.observation=image", "env.cell_px=140", "rollout.max_tokens=400"]
     words = [verb, model] if verb == "eval" else [verb]
     asked += [f"model.path={model}"] if verb == "train" else []
-    done = told(*words, *settings(*asked))
+    done = program(*words, *settings(*asked))
     assert_refused(
         done,
         tmp_path,
@@ -99,9 +80,9 @@ def test_an_image_that_leaves_no_room_for_a_reply(
     )
 
 
-def test_an_image_that_is_too_large_to_be_drawn(told: Program, tmp_path: Path) -> None:
+def test_an_image_that_is_too_large_to_be_drawn(program: Program, tmp_path: Path) -> None:
     asked = ["env.kind=Sokoban", "env.observation=image", "env.cell_px=256", "env.width=20"]
-    done = told("train", *settings(*asked))
+    done = program("train", *settings(*asked))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "pixels is too large, its longer side may have" in line
@@ -109,10 +90,10 @@ def test_an_image_that_is_too_large_to_be_drawn(told: Program, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_without_an_image_processor(told: Program, tmp_path: Path, model: Path) -> None:
+def test_a_folder_without_an_image_processor(program: Program, tmp_path: Path, model: Path) -> None:
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "model" / "preprocessor_config.json").unlink()
-    done = told("train", *settings("env.observation=image", "model.path=model"))
+    done = program("train", *settings("env.observation=image", "model.path=model"))
     assert_refused(
         done,
         tmp_path,
@@ -123,11 +104,11 @@ def test_a_folder_without_an_image_processor(told: Program, tmp_path: Path, mode
     )
 
 
-def test_the_same_folder_still_reads_text(told: Program, tmp_path: Path, model: Path) -> None:
+def test_the_same_folder_still_reads_text(program: Program, tmp_path: Path, model: Path) -> None:
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "model" / "preprocessor_config.json").unlink()
     few = ("rollout.prompts=2", "rollout.group_size=2", "rollout.max_tokens=8", "env.max_turns=1")
-    done = told("eval", "model", "--tasks", "2", *settings(*few))
+    done = program("eval", "model", "--tasks", "2", *settings(*few))
     assert done.returncode == 0, done.stderr
 
 
@@ -145,22 +126,22 @@ def test_the_same_folder_still_reads_text(told: Program, tmp_path: Path, model: 
     ],
 )
 def test_engines_that_would_drop_them(
-    told: Program, tmp_path: Path, model: Path, words: tuple[str, ...], reason: str
+    program: Program, tmp_path: Path, model: Path, words: tuple[str, ...], reason: str
 ) -> None:
-    done = told(*words, *settings("env.observation=image", f"model.path={model}"))
-    told = f"FrozenLake shows images, but {reason}, or take an env.observation without images"
-    assert (done.returncode, done.stderr) == (2, f"ragen2: {told}\n")
+    done = program(*words, *settings("env.observation=image", f"model.path={model}"))
+    line = f"FrozenLake shows images, but {reason}, or take an env.observation without images"
+    assert (done.returncode, done.stderr) == (2, f"ragen2: {line}\n")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_whose_archive_of_images_is_damaged(
-    told: Program, tmp_path: Path, finished: Path
+    program: Program, tmp_path: Path, finished: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")
     before = (tmp_path / "run" / "report.html").read_bytes()
     (tmp_path / "run" / "images" / "step_000001.zip").write_bytes(b"no archive")
     assert_refused(
-        told("report", "run"),
+        program("report", "run"),
         tmp_path,
         "run/images/step_000001.zip is damaged (File is not a zip file); put it back, or remove it and "
         "the rollouts of its step",
@@ -170,13 +151,13 @@ def test_a_run_whose_archive_of_images_is_damaged(
 
 
 def test_a_report_says_which_images_are_missing(
-    told: Program, tmp_path: Path, finished: Path
+    program: Program, tmp_path: Path, finished: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")
-    whole = told("report", "run")
+    whole = program("report", "run")
     assert (whole.returncode, whole.stderr) == (0, "")
     (tmp_path / "run" / "images" / "step_000001.zip").unlink()
-    done = told("report", "run")
+    done = program("report", "run")
     assert done.returncode == 0
     assert re.fullmatch(
         r"ragen2: (\d+) of \1 images of run are missing from run/images, [0-9a-f]{32}\.png for one; put "

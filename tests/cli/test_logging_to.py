@@ -51,7 +51,6 @@ def recorded(run: Path) -> dict[str, dict[int, float]]:
     return found
 
 
-@pytest.mark.slow
 @needs_tensorboard
 def test_tensorboard_shows_exactly_the_records_also_after_a_resume(
     program: Program, tmp_path: Path

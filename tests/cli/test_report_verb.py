@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from command_line import Done, assert_refused, run_python
+from command_line import Done, assert_refused, start_python
 from ragen2.cli.app import app
 from ragen2.errors import RagenError
 from ragen2.runs.record import StepRecord
@@ -116,4 +116,4 @@ def test_a_report_needs_no_torch(run: Path) -> None:
         "write_report([Path('run')], Path('page.html'));"
         "print(sorted({'torch', 'transformers', 'matplotlib'} & set(sys.modules)))"
     )
-    assert run_python(run.parent, "-c", code).stdout == "[]\n"
+    assert start_python(run.parent, "-c", code).stdout == "[]\n"

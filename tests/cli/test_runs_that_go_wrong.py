@@ -74,7 +74,6 @@ def damage(checkpoint: Path) -> None:
     weights.write_bytes(data)
 
 
-@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_the_one_before_gives_the_same_end(
     program: Program, run: Path, short_run: tuple[Path, Done]
 ) -> None:
@@ -117,7 +116,6 @@ def test_weights_that_find_no_room_are_told_in_one_line(half_run: Path, tmp_path
     assert checkpoints(half_run) == ["step_000002"]
 
 
-@pytest.mark.slow
 def test_a_run_that_met_a_full_disk_lost_nothing_and_goes_on_to_the_same_end(
     program: Program, half_run: Path, tmp_path: Path, short_run: tuple[Path, Done]
 ) -> None:
@@ -129,7 +127,6 @@ def test_a_run_that_met_a_full_disk_lost_nothing_and_goes_on_to_the_same_end(
     assert records(half_run) == records(short_run[0])
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_saves_exits_130_and_goes_on(
     program: Program, start: Start, tmp_path: Path
 ) -> None:
@@ -169,7 +166,6 @@ def test_an_interrupt_before_there_is_a_run_leaves_nothing(start: Start, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
 def test_a_second_interrupt_stops_at_once(start: Start, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_PLAY)
     process = start(

@@ -32,7 +32,6 @@ SMALL = settings(
 NAME = "frozen_lake_tiny"
 
 
-@pytest.mark.slow
 def test_a_job_is_the_run_it_would_be_alone_and_a_failed_one_is_listed(
     program: Program, tmp_path: Path, short_run: tuple[Path, Done]
 ) -> None:
@@ -81,6 +80,7 @@ def test_an_interrupt_saves_what_runs_and_the_same_command_goes_on(
     assert "running" not in again.stdout
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_one_live_table(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["train", *settings("model.path=./nowhere"), "--seeds", "2", "--out", "out"]

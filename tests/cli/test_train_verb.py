@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from command_line import Done, checkpoints, environment, records, settings
 
 Program = Callable[..., Done]
@@ -82,7 +80,6 @@ def copy_of(short_run: tuple[Path, Done], folder: Path) -> Path:
     return folder / "run"
 
 
-@pytest.mark.slow
 def test_an_empty_directory_is_used_and_a_terminal_gets_a_live_table(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     small = settings(

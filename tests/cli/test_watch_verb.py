@@ -187,7 +187,6 @@ def whole_records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.slow
 def test_twenty_readers_see_a_step_within_two_seconds_of_its_record(
     start: Start, finished: Path, tmp_path: Path
 ) -> None:

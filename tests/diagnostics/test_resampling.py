@@ -134,7 +134,7 @@ def test_a_share_is_worth_no_more_than_the_most_trials():
     assert tiny == wilson_interval(0.5, 0.5 / math.sqrt(40), 1.96, fewest=10, most=40)
 
 
-@given(st.floats(0.0, 1.0), st.floats(0.0, 0.5), st.floats(1.0, 13.0))
+@given(st.just(0.0) | st.floats(1e-9, 1.0), st.floats(0.0, 0.5), st.floats(1.0, 13.0))
 def test_wilsons_interval_holds_the_share_and_stays_in_its_range(share, error, quantile):
     low, high = wilson_interval(share, error, quantile, fewest=8, most=64)
     assert 0.0 <= low <= share <= high <= 1.0

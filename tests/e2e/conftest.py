@@ -9,7 +9,7 @@ import down_lake
 import pytest
 import torch
 
-from command_line import run_program, settings
+from command_line import settings, start_python
 
 SETTINGS = (
     "steps=8",
@@ -29,9 +29,9 @@ def run_settings() -> list[str]:
 
 @pytest.fixture(scope="session")
 def whole_run(tmp_path_factory: pytest.TempPathFactory, run_settings: list[str]) -> Path:
-    """A run of eight steps that nobody disturbed."""
+    """A run of eight steps that nobody disturbed, in an interpreter of its own as a user's is."""
     folder = tmp_path_factory.mktemp("whole")
-    done = run_program(folder, "train", *run_settings, "--out", "run")
+    done = start_python(folder, "-m", "ragen2", "train", *run_settings, "--out", "run")
     assert done.returncode == 0, done.stderr
     return folder / "run"
 

@@ -38,7 +38,6 @@ def test_a_checkpoint_opened_with_transformers_plays_as_the_log_says(whole_run: 
     assert found == last_evaluation(whole_run)
 
 
-@pytest.mark.slow
 def test_the_eval_verb_agrees_with_the_log(whole_run: Path, tmp_path: Path) -> None:
     max_tokens = load_run(whole_run / "run.toml").rollout.max_tokens
     done = run_program(

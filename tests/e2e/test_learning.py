@@ -12,7 +12,6 @@ from ragen2.runs.store import RunDirectory
 from ragen2.trainer.loop import train
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_trivial_task_is_learned(only_down: str, tmp_path: Path) -> None:
     quiet_transformers()

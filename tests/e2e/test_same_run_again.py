@@ -46,7 +46,6 @@ def assert_same_run(run: Path, wanted: Path) -> None:
             assert (run / folder / name).read_bytes() == (wanted / folder / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_two_runs_with_the_same_seed_are_the_same(
     whole_run: Path, run_settings: list[str], tmp_path: Path
 ) -> None:
@@ -96,7 +95,6 @@ def test_a_run_killed_at_three_random_moments_ends_like_the_undisturbed_one(
     assert_same_run(tmp_path / "run", whole_run)
 
 
-@pytest.mark.slow
 def test_a_run_killed_while_it_saves_ends_like_the_undisturbed_one(
     whole_run: Path, run_settings: list[str], tmp_path: Path
 ) -> None:

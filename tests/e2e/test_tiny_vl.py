@@ -23,8 +23,6 @@ from ragen2.types import FloatArray, Group
 MODEL = "ragen2-tiny-vl"
 PROMPTS, REPLIES = 16, 4
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def recipe() -> WarmstartConfig:
@@ -83,12 +81,14 @@ def agents(recipe: WarmstartConfig) -> tuple[Looked, Looked]:
     return before, look(agent, recipe)
 
 
+@pytest.mark.slow
 def test_the_embedded_model_writes_about_the_image_it_sees(agents: tuple[Looked, Looked]) -> None:
     grounded, _ = agents
     assert grounded.retrieval >= 0.9
     assert grounded.swap > 2.0
 
 
+@pytest.mark.slow
 def test_without_grounding_the_image_no_longer_matters(agents: tuple[Looked, Looked]) -> None:
     _, ungrounded = agents
     chance = 1 / PROMPTS
@@ -96,6 +96,7 @@ def test_without_grounding_the_image_no_longer_matters(agents: tuple[Looked, Loo
     assert abs(ungrounded.swap) < 0.3
 
 
+@pytest.mark.slow
 def test_both_write_replies_that_are_valid(agents: tuple[Looked, Looked]) -> None:
     assert all(looked.valid >= 0.9 for looked in agents)
 

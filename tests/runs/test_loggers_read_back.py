@@ -185,7 +185,6 @@ def test_a_finished_log_holds_every_number_under_its_name_and_step(name, folder)
     assert found.mass == "0.9"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_killed_and_resumed_run_goes_on_in_the_same_log(name, folder):
     assert log(name, folder, 0, 4, "killed").returncode == -signal.SIGKILL

@@ -79,8 +79,9 @@ def run_to(
     return train(settings, agent.policy, agent.learner, run, state=state, stop_asked=stop_asked)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(
+    "memory", [pytest.param("critic", marks=pytest.mark.slow), "adapters, critic and reference"]
+)
 def test_a_broken_run_goes_on_to_the_same_weights_and_records(tmp_path, memory):
     settings = config(*MEMORIES[memory])
     whole, broken = tmp_path / "whole", tmp_path / "broken"
