@@ -11,7 +11,7 @@ prints one line per step, and leaves a plot in rl_loop.png.
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,10 +25,11 @@ from ragen2.envs import Env, Episode, make
 from ragen2.filtering import select
 
 MODEL = str(files("ragen2") / "models" / "ragen2-tiny")  # an ordinary Hugging Face folder
-STEPS, PROMPTS, GROUP_SIZE, FORMAT_PENALTY = 20, 8, 8, -0.1
-SIZE, MAX_TURNS, ACTIONS_PER_TURN, MAX_TOKENS = 3, 4, 2, 48
+STEPS, PROMPTS, GROUP_SIZE = 16, 8, 16
+ACTIONS_PER_TURN, MAX_TOKENS, FORMAT_PENALTY = 2, 48, -0.1
 LR, MINIBATCHES, CLIP_LOW, CLIP_HIGH = 3e-4, 4, 0.2, 0.28
 KEPT_MASS = 0.9  # the filter keeps the prompts that hold 90% of the batch's reward variance
+MEASURED = ("mi_estimate", "retrieval_accuracy", "retrieval_chance")
 FIRST_TRAINING_SEED = 100_000  # the maps of seeds below this are held out
 FORMAT = f"Reply <think>why</think><answer>up to {ACTIONS_PER_TURN} actions joined by ||</answer>."
 
@@ -43,36 +44,33 @@ class Play:
     prompt: tuple[int, ...]  # what the model reads before its first reply
     ids: list[int]  # the dialogue so far; sampled ids stay as they are, never tokenised again
     logp: list[float]  # log-prob at which each id was sampled; nan where the id was given
-    trace: list[int] = field(
-        default_factory=list
-    )  # its first reasoning: what it wrote before </think>
+    trace: Sequence[int] = ()  # its first reasoning: what it wrote before </think>
     actions: int = 0
     reward: float = 0.0
     solved: bool = False
     done: bool = False
 
-    def give(self, ids: list[int]) -> None:
+    def add(self, ids: list[int], logp: Sequence[float] = ()) -> None:
         self.ids += ids
-        self.logp += [np.nan] * len(ids)
+        self.logp += logp or [np.nan] * len(ids)
 
 
 def begin(tokenizer, env: Env, seed: int, luck: int) -> Play:
     """`seed` names the map and `luck` the slips: members of a group share the map alone."""
     episode = env.start(seed, luck)
-    observation = f"{episode.observation}\nActions left {env.max_actions}"
-    system = {"role": "system", "content": f"{env.instruction}\n{FORMAT}"}
-    chat = [system, {"role": "user", "content": observation}]
+    user = f"{episode.observation}\nActions left {env.max_actions}"
+    system = f"{env.instruction}\n{FORMAT}"
+    chat = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     ids = tokenizer.encode(text + "<think>", add_special_tokens=False)  # the first tag is given
     play = Play(episode, tuple(ids), [], [])
-    play.give(ids)
+    play.add(ids)
     return play
 
 
 def act(tokenizer, env: Env, play: Play, written: list[int], logp: list[float]) -> None:
     """Take the actions of a reply, then put the next observation behind it."""
-    play.ids += written
-    play.logp += logp
+    play.add(written, logp)
     end_think = tokenizer.convert_tokens_to_ids("</think>")
     play.trace = play.trace or written[: [*written, end_think].index(end_think)]
     reply = re.fullmatch(r".*?</think><answer>(.*?)</answer>", tokenizer.decode(written), re.DOTALL)
@@ -84,11 +82,11 @@ def act(tokenizer, env: Env, play: Play, written: list[int], logp: list[float]) 
         play.actions += 1
         play.reward += step.reward + (0.0 if step.valid else FORMAT_PENALTY)
         play.solved, play.done = step.solved, step.done
-        if step.done:
+        if play.done:
             return
-    observation = f"{play.episode.observation}\nActions left {env.max_actions - play.actions}"
-    text = f"<|im_end|>\n<|im_start|>user\n{observation}<|im_end|>\n<|im_start|>assistant\n<think>"
-    play.give(tokenizer.encode(text, add_special_tokens=False))
+    user = f"{play.episode.observation}\nActions left {env.max_actions - play.actions}"
+    text = f"<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>"
+    play.add(tokenizer.encode(text, add_special_tokens=False))
 
 
 # 2. Sampling: one batch per turn, of all episodes that still run.
@@ -114,8 +112,8 @@ def sample(model, tokenizer, prompts: Sequence[list[int]]) -> list[tuple[list[in
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
     end = tokenizer.convert_tokens_to_ids("</answer>")
     how = {"do_sample": True, "top_k": 0, "max_new_tokens": MAX_TOKENS, "eos_token_id": end}
-    back = {"return_dict_in_generate": True, "output_logits": True}
-    out = model.generate(ids, attention_mask=(ids != pad).long(), **how, **back)
+    how |= {"return_dict_in_generate": True, "output_logits": True}
+    out = model.generate(ids, attention_mask=(ids != pad).long(), **how)
     written = out.sequences[:, width:]
     logp = token_logp(torch.stack(out.logits, dim=1), written).tolist()
     lengths = [[*row, end].index(end) + 1 for row in written.tolist()]
@@ -138,23 +136,28 @@ def padded(rows: Sequence[Sequence[float]], fill: float = 0):
 # 3. Cross-scoring: how likely is each reasoning trace under every prompt of the batch?
 
 
-@torch.no_grad()
 def measure_reasoning(model, plays: Sequence[Play]) -> dict[str, float]:
     """Mutual information of reasoning and prompt, and how often a trace's prompt is found back."""
     plays = [play for play in plays if play.trace]
     prompts = list(dict.fromkeys(play.prompt for play in plays))  # equal prompts are one column
-    ids, is_trace = padded([play.trace for play in plays])
+    traces, owners = [p.trace for p in plays], [prompts.index(p.prompt) for p in plays]
+    logp_NP = cross_score(model, prompts, traces)
+    return measure(logp_NP, [len(trace) for trace in traces], owners, resamples=0)
+
+
+@torch.no_grad()
+def cross_score(model, prompts: Sequence[tuple[int, ...]], traces: Sequence[list[int]]):
+    """Summed log-prob of N traces under P prompts; each prompt is read once, for all traces."""
+    ids, is_trace = padded(traces)
     columns = []
     for prompt in prompts:
         read = model(torch.tensor([prompt]), use_cache=True)
-        read.past_key_values.batch_repeat_interleave(len(plays))  # all traces follow this prompt
+        read.past_key_values.batch_repeat_interleave(len(traces))
         after = model(ids, past_key_values=read.past_key_values).logits[:, :-1]
-        first = read.logits[:, -1:].expand(len(plays), -1, -1)  # predicts a trace's first token
+        first = read.logits[:, -1:].expand(len(traces), -1, -1)  # predicts a trace's first token
         logp = token_logp(torch.cat([first, after], dim=1), ids)
         columns.append((logp * is_trace).sum(1))
-    logp_NP = torch.stack(columns, dim=1).double().numpy()
-    owners = [prompts.index(play.prompt) for play in plays]
-    return measure(logp_NP, [len(play.trace) for play in plays], owners, resamples=0)
+    return torch.stack(columns, dim=1).double().numpy()
 
 
 # 4. Learning: GRPO (Shao et al. 2024) on the prompts that the filter keeps.
@@ -190,20 +193,20 @@ def grpo_step(model, optimiser, groups: Sequence[Sequence[Play]], rng, scale: fl
 # 5. The loop: play, score, diagnose, filter, update, record.
 
 
-def train(*, steps: int, seed: int, held_out: int = 256) -> list[dict[str, float]]:
+def success(plays: Sequence[Play]) -> float:
+    return float(np.mean([play.solved for play in plays]))
+
+
+def train(*, steps: int, seed: int, num_held_out: int = 256) -> list[dict[str, float]]:
     """One record per step; step 0 and the last one have the success on held-out maps."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
-    env = make("FrozenLake", size=SIZE, max_turns=MAX_TURNS)
-
-    def held_out_success() -> float:
-        plays = play_all(model, tokenizer, env, [(task, 0) for task in range(held_out)])
-        return float(np.mean([play.solved for play in plays]))
-
-    records = [{"step": 0, "held_out_success": held_out_success()}]
+    env = make("FrozenLake", size=4, max_turns=5)
+    held_out = [(task, 0) for task in range(num_held_out)]
+    records = [{"step": 0, "held_out": success(play_all(model, tokenizer, env, held_out))}]
     for step in range(1, steps + 1):
         first = FIRST_TRAINING_SEED + (seed * steps + step) * PROMPTS
         tasks = [(first + p, luck) for p in range(PROMPTS) for luck in range(GROUP_SIZE)]
@@ -214,11 +217,10 @@ def train(*, steps: int, seed: int, held_out: int = 256) -> list[dict[str, float
         selection = select(rewards, kind="top_p", mass=KEPT_MASS)
         kept = [group for group, is_kept in zip(groups, selection.kept_P, strict=True) if is_kept]
         grpo_step(model, optimiser, kept, rng, scale=selection.kept_ratio)
-        names = ("mi_estimate", "retrieval_accuracy", "retrieval_chance")
-        record = {"step": step, "success": float(np.mean([play.solved for play in plays]))}
-        record |= {"kept": len(kept), **{name: found[name] for name in names}}
+        record = {"step": step, "success": success(plays), "kept": len(kept)}
+        record |= {name: found[name] for name in MEASURED}
         if step == steps:
-            record["held_out_success"] = held_out_success()
+            record["held_out"] = success(play_all(model, tokenizer, env, held_out))
         records.append(record)
         print("  ".join(f"{name} {value:.3g}" for name, value in record.items()), flush=True)
     return records
@@ -229,8 +231,7 @@ def plot(records: Sequence[dict[str, float]], file: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.2), layout="constrained")
-    retrieval = ("retrieval_accuracy", "retrieval_chance")
-    charts = (("success", "held_out_success"), ("mi_estimate",), retrieval)
+    charts = (("success", "held_out"), MEASURED[:1], MEASURED[1:])
     for axes, names in zip(figure.subplots(1, len(charts)), charts, strict=True):
         for name in names:
             points = [(record["step"], record[name]) for record in records if name in record]
