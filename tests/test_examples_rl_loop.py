@@ -66,7 +66,7 @@ def test_cross_scores_with_a_shared_cache_are_those_of_plain_forward_passes(rl_l
         for p, play in enumerate(plays):
             ids = torch.tensor([[*play.prompt, *trace]])
             logp = rl_loop.token_logp(model(ids).logits[:, :-1], ids[:, 1:])
-            assert found[n, p] == pytest.approx(float(logp[0, -len(trace) :].sum()), abs=1e-3)
+            assert found[n, p] == pytest.approx(logp[0, -len(trace) :].sum().item(), abs=1e-3)
 
 
 @pytest.mark.slow
