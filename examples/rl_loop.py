@@ -25,7 +25,7 @@ from ragen2.envs import Env, Episode, make
 from ragen2.filtering import select
 
 MODEL = str(files("ragen2") / "models" / "ragen2-tiny")  # an ordinary Hugging Face folder
-STEPS, PROMPTS, GROUP_SIZE = 16, 8, 16
+STEPS, PROMPTS, GROUP_SIZE = 20, 8, 16
 ACTIONS_PER_TURN, MAX_TOKENS, FORMAT_PENALTY = 2, 48, -0.1
 LR, MINIBATCHES, CLIP_LOW, CLIP_HIGH = 3e-4, 4, 0.2, 0.28
 KEPT_MASS = 0.9  # the filter keeps the prompts that hold 90% of the batch's reward variance
