@@ -59,8 +59,8 @@ def test_a_metric_has_a_value_a_step_and_its_interval_where_it_was_given():
 
 def test_metrics_are_described_by_their_families():
     assert describe("collapse/turn_12/mi_estimate") == describe("collapse/probe/mi_estimate")
-    assert describe("collapse/turn_12/mi_estimate")[0] == "nats per token"
-    assert describe("flow/turn_2/input_action")[0] == "nats per answer"
+    assert describe("collapse/turn_12/mi_estimate")[0] == "nats a token"
+    assert describe("flow/turn_2/input_action")[0] == "nats an answer"
     assert describe("probe/bucket_3/snr")[1].startswith("squared length")
     assert describe("reward/frozen_lake/variance") == describe("reward/variance")
     assert describe("update/grad_norm")[0] == "", "none is no unit"
