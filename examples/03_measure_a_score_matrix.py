@@ -11,16 +11,16 @@ import numpy as np
 from ragen2.diagnostics import measure, regime
 
 NUM_PROMPTS, TRACES_EACH, TOKENS = 8, 8, 20
-NATS_A_TOKEN = 0.5
+NATS_PER_TOKEN = 0.5
 """H(Z|X) of both batches."""
 
 
 def batch(penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log-probs (N x P), lengths and owners; a wrong prompt costs ``penalty`` nats a token."""
+    """Log-probs (N x P), lengths and owners; a wrong prompt costs ``penalty`` nats per token."""
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(NUM_PROMPTS), TRACES_EACH)
     length = np.full(len(owner), TOKENS)
-    own_nats = NATS_A_TOKEN + 0.05 * rng.standard_normal(len(owner))
+    own_nats = NATS_PER_TOKEN + 0.05 * rng.standard_normal(len(owner))
     is_own = owner[:, None] == np.arange(NUM_PROMPTS)
     noise = 0.05 * rng.standard_normal(is_own.shape)
     nats = own_nats[:, None] + noise + np.where(is_own, 0.0, penalty)

@@ -41,7 +41,7 @@ PAGES = {
         *sorted(DOCS.glob("diagnostics/*.md")),
     )
 }
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("[0-9]*.py"))
 EMBEDDED = ROOT / "src" / "ragen2" / "models" / "ragen2-tiny"
 SLOW_PAGES = {
     "docs/diagnostics/scopes.md",

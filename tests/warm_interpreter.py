@@ -17,7 +17,12 @@ import sys
 import threading
 from typing import Any
 
-PRELOADED = ("ragen2.cli.app", "ragen2.backends.open", "ragen2.reports.page", "ragen2.trainer.loop")
+PRELOADED = (
+    "ragen2.cli.app",
+    "ragen2.backends.agent",
+    "ragen2.reports.page",
+    "ragen2.trainer.loop",
+)
 
 
 def serve() -> dict[str, Any] | None:

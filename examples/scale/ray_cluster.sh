@@ -1,5 +1,5 @@
 #!/bin/bash
-# Machines that you start by hand. On the first:  ray_cluster.sh head
+# Machines that you start yourself. On the first:  ray_cluster.sh head
 # On each other:                                  ray_cluster.sh join ADDRESS_OF_THE_FIRST
 # Machines of a cluster share a token: where they have no common home folder, copy the first one's
 # ~/.ray/auth_token, which `ray get-auth-token --generate` writes, to the others.

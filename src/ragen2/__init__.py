@@ -1,4 +1,4 @@
-"""ragen2: keep LLM agents honest while they learn by reinforcement.
+"""ragen2: keep LLM agents honest while they learn with reinforcement learning.
 
 Public names are imported on first use, so ``import ragen2`` costs next to nothing and never needs torch.
 """
