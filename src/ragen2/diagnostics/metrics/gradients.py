@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.policy import Gradient
 from ragen2.types import FloatArray
 
@@ -133,20 +134,6 @@ def cosines(vectors: Mapping[str, Gradient]) -> dict[str, float]:
             dot = vectors[first].dot(vectors[second])
             found[f"{first}_{second}"] = dot / (norm(vectors[first]) * norm(vectors[second]))
     return found
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank; None below 3 pairs or without spread."""
-    if len(first) < 3 or np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
-        return None
-    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
-
-
-def ranks(values: Sequence[float]) -> FloatArray:
-    """Rank of each value, from 1; equal values share their mean rank."""
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray(ends[place] - (counts[place] - 1) / 2.0)
 
 
 def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> Trend:

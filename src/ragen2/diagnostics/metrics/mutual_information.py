@@ -17,12 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.trace_statistics import (
-    RECALL_AT,
-    TIE,
-    score_forms,
-    trace_statistics,
-)
 from ragen2.diagnostics.statistics.jackknife import Moments, prompt_influence
 from ragen2.diagnostics.statistics.resampling import (
     Interval,
@@ -33,6 +27,12 @@ from ragen2.diagnostics.statistics.resampling import (
     stratified_spread,
     student_quantile,
     wilson_interval,
+)
+from ragen2.diagnostics.statistics.trace_statistics import (
+    RECALL_AT,
+    TIE,
+    score_forms,
+    trace_statistics,
 )
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix

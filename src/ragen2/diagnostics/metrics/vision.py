@@ -33,7 +33,7 @@ from ragen2.diagnostics.statistics.resampling import (
     wilson_interval,
 )
 from ragen2.scoring import Trace, turn_traces
-from ragen2.scoring.image_swaps import (
+from ragen2.scoring.exchanges import (
     ImageExchange,
     SwapMatrices,
     alike,

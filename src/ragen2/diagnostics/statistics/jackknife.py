@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.trace_statistics import (
+from ragen2.diagnostics.statistics.trace_statistics import (
     RECALL_AT,
     credit,
     marginals_without_each,

@@ -12,7 +12,7 @@ from ragen2.diagnostics import Actions, Evidence, Vision
 from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
 from ragen2.policy import Pair
 from ragen2.scoring import Trace
-from ragen2.scoring.image_swaps import ImageExchange, exchange_last_image, swap_matrices
+from ragen2.scoring.exchanges import ImageExchange, exchange_last_image, swap_matrices
 from ragen2.types import FloatArray, Group, Image, Message, Prompt, StopReason, Trajectory, Turn
 
 T, Z, END = 10, 20, 6
