@@ -44,7 +44,7 @@ _REGIME_WORDS = {
 }
 
 
-class Measured(Protocol):
+class StepMetrics(Protocol):
     """A step and its numbers: a ``StepRecord``, or anything like it."""
 
     @property
@@ -70,7 +70,7 @@ class Finding:
     """The numbers the finding rests on."""
 
 
-def find_failures(records: Sequence[Measured]) -> list[Finding]:
+def find_failures(records: Sequence[StepMetrics]) -> list[Finding]:
     """All failures that the records show, the severe ones first.
 
     A detector whose metrics were not recorded, or not often enough to tell, finds nothing.
@@ -79,7 +79,7 @@ def find_failures(records: Sequence[Measured]) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.severity != "severe")
 
 
-def reasoning_shrinkage(records: Sequence[Measured]) -> Finding | None:
+def reasoning_shrinkage(records: Sequence[StepMetrics]) -> Finding | None:
     """Reasoning gets shorter step by step: the outward sign of collapse in the paper's runs."""
     steps, values = series(records, "rollout/reasoning_tokens")
     found = trend(values)
@@ -98,7 +98,7 @@ def reasoning_shrinkage(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
+def entropy_gaming(records: Sequence[StepMetrics]) -> Finding | None:
     """Entropy rises while information about the prompt falls: variety that serves nothing."""
     prefix = "collapse/first_turn/"
     steps, information = series(records, f"{prefix}mi_estimate")
@@ -130,7 +130,7 @@ def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def reasoning_collapse(records: Sequence[Measured]) -> Finding | None:
+def reasoning_collapse(records: Sequence[StepMetrics]) -> Finding | None:
     """The newest two cross-scorings both show a collapsed regime, low-entropy or template."""
     prefix = "collapse/first_turn/"
     named: list[tuple[int, Regime]] = []
@@ -153,7 +153,7 @@ def reasoning_collapse(records: Sequence[Measured]) -> Finding | None:
     return Finding(last.value, since, "severe", _REGIME_WORDS[last], newest)
 
 
-def action_oscillation(records: Sequence[Measured]) -> Finding | None:
+def action_oscillation(records: Sequence[StepMetrics]) -> Finding | None:
     """Turns go back and forth, more often than the same turns in random order would."""
     steps, share = series(records, "rollout/oscillation")
     null = series(records, "rollout/oscillation_null")[1]
@@ -180,7 +180,7 @@ def action_oscillation(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def stuck_actions(records: Sequence[Measured]) -> Finding | None:
+def stuck_actions(records: Sequence[StepMetrics]) -> Finding | None:
     """More and more turns repeat an action that changed nothing."""
     steps, values = series(records, "rollout/stuck")
     found = trend(values)
@@ -196,7 +196,7 @@ def stuck_actions(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def unused_reasoning(records: Sequence[Measured]) -> Finding | None:
+def unused_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
     """Actions followed the reasoning once; they no longer do."""
     return _lost_link(
         records,
@@ -206,7 +206,7 @@ def unused_reasoning(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
+def input_blind_actions(records: Sequence[StepMetrics]) -> Finding | None:
     """Actions depended on the prompt once; they no longer do."""
     return _lost_link(
         records,
@@ -216,7 +216,7 @@ def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
+def image_blind_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
     """The image made its reasoning likelier than another would once; it no longer does."""
     steps, low = series(records, "vision/first_turn/grounding_low")
     share = series(records, "vision/first_turn/grounding")[1]
@@ -232,7 +232,7 @@ def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
+DETECTORS: tuple[Callable[[Sequence[StepMetrics]], Finding | None], ...] = (
     reasoning_collapse,
     entropy_gaming,
     reasoning_shrinkage,
@@ -244,13 +244,13 @@ DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
 )
 
 
-def series(records: Sequence[Measured], name: str) -> tuple[list[int], list[float]]:
+def series(records: Sequence[StepMetrics], name: str) -> tuple[list[int], list[float]]:
     """Steps at which a metric was recorded, and its values there."""
     there = [record for record in records if name in record.metrics]
     return [record.step for record in there], [record.metrics[name] for record in there]
 
 
-def noise_of_change(records: Sequence[Measured], name: str) -> float:
+def noise_of_change(records: Sequence[StepMetrics], name: str) -> float:
     """How far the first and the last third of a metric may differ by what its intervals allow (95%).
 
     0 for a metric without intervals.
@@ -264,7 +264,9 @@ def noise_of_change(records: Sequence[Measured], name: str) -> float:
     return float(1.96 * np.sqrt(ends))
 
 
-def _lost_link(records: Sequence[Measured], name: str, metric: str, words: str) -> Finding | None:
+def _lost_link(
+    records: Sequence[StepMetrics], name: str, metric: str, words: str
+) -> Finding | None:
     """A link whose first two measurements were significant and whose last two are not nearly so."""
     full = f"flow/first_turn/{metric}_p_value"
     steps, p_values = series(records, full)

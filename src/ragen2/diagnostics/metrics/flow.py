@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -36,13 +36,16 @@ FEWEST_TRACES = 8
 EXCHANGES = ("reasoning_action_swap", "reasoning_action_blank", "input_action_direct")
 
 
+AnyTrace = TypeVar("AnyTrace")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scope:
-    """The replies of one turn position, or in ``problem`` why they cannot be compared."""
+class TurnScope(Generic[AnyTrace]):
+    """The traces of one turn position, or in ``problem`` why they cannot be compared."""
 
     name: str
     turn: int
-    traces: list[ActionTrace]
+    traces: list[AnyTrace]
     problem: str
 
 
@@ -81,20 +84,20 @@ class Flow(Diagnostic):
             whole.absent |= {f"flow/{scope.name}/{name}": why for name, why in absent.items()}
         return whole
 
-    def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
+    def _scopes(self, evidence: Evidence) -> Iterator[TurnScope[ActionTrace]]:
         """The replies of each scope; the same evidence always gives the same ones."""
         trajectories = [one for group in evidence.groups for one in group.trajectories]
         longest = max((len(one.turns) for one in trajectories), default=0)
         if "turns" in self.scopes and longest < 2:
-            yield _Scope("turns", 2, [], "no trajectory has a second turn")
+            yield TurnScope("turns", 2, [], "no trajectory has a second turn")
         last = longest if "turns" in self.scopes else 1
         for turn in range(1 if "first_turn" in self.scopes else 2, last + 1):
             rng = stream(evidence.seed, "flow traces", evidence.step, turn)
             traces = action_traces(evidence.groups, turn, self.max_traces, rng)
             name = "first_turn" if turn == 1 else f"turn_{turn}"
-            yield _Scope(name, turn, traces, _problem(traces))
+            yield TurnScope(name, turn, traces, _problem(traces))
 
-    def _input_action(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _input_action(self, scope: TurnScope[ActionTrace], evidence: Evidence) -> Metrics:
         actions = actions_by_prompt(evidence.groups, scope.turn)
         found = action_information(actions, resamples=self.resamples, seed=evidence.step)
         if found is None:
@@ -107,7 +110,7 @@ class Flow(Diagnostic):
             "action_entropy": found.entropy,
         }
 
-    def _exchanges(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _exchanges(self, scope: TurnScope[ActionTrace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         rng = stream(evidence.seed, "flow", evidence.step, scope.turn)
         scores = score_flow(

@@ -59,7 +59,7 @@ class PromptGradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class NormTrend:
     """How a part's norm goes with reward variance over the buckets."""
 
     part: str
@@ -80,7 +80,7 @@ class GradientReport:
     buckets: tuple[BucketGradient, ...]
     prompts: tuple[PromptGradient, ...]
 
-    def trends(self) -> tuple[Trend, ...]:
+    def trends(self) -> tuple[NormTrend, ...]:
         """Of every part that was measured, over all buckets but ``all``."""
         buckets = [bucket for bucket in self.buckets if bucket.name != "all"]
         parts = [part for part in ALL_PARTS if buckets and all(part in b.norms for b in buckets)]
@@ -136,9 +136,9 @@ def cosines(vectors: Mapping[str, Gradient]) -> dict[str, float]:
     return found
 
 
-def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> Trend:
+def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> NormTrend:
     smallest = min(norms)
-    return Trend(
+    return NormTrend(
         part=part,
         lowest=norms[0],
         highest=norms[-1],
@@ -216,7 +216,7 @@ class ProbeRecord(BaseModel):
     """Lower edges of the buckets; empty for buckets of equal size."""
     buckets: tuple[BucketGradient, ...]
     prompts: tuple[PromptGradient, ...]
-    trends: tuple[Trend, ...]
+    trends: tuple[NormTrend, ...]
     prompt_correlation: float | None
     """Rank correlation of the prompts' policy gradient norm and their reward variance."""
     seconds: dict[str, float]

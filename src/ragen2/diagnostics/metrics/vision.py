@@ -18,14 +18,13 @@ Agents that talk fluently about a picture they no longer look at have image_mi n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
-from ragen2.diagnostics.metrics.flow import mean_interval
+from ragen2.diagnostics.metrics.flow import TurnScope, mean_interval
 from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.diagnostics.statistics.resampling import (
     stratified_spread,
@@ -48,16 +47,6 @@ FEWEST_TRACES = 8
 """Reasonings a turn position needs to be measured."""
 TIE = 1e-6
 """Nats a token within which two scores are the same."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scope:
-    """The reasonings of one turn position, or in ``problem`` why they cannot be compared."""
-
-    name: str
-    turn: int
-    traces: list[Trace]
-    problem: str
 
 
 class Vision(Diagnostic):
@@ -91,7 +80,7 @@ class Vision(Diagnostic):
             whole |= {f"vision/{scope.name}/{name}": value for name, value in found.items()}
         return whole
 
-    def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
+    def _scopes(self, evidence: Evidence) -> Iterator[TurnScope[Trace]]:
         """Turn by turn, if images are shown at all; the same evidence always gives the same traces."""
         if not _shows_images(evidence.groups):
             return
@@ -103,9 +92,9 @@ class Vision(Diagnostic):
                 drawn = of_first_prompts(drawn, self.max_prompts)
             traces = drawn[: self.max_traces]
             name = "first_turn" if number == 1 else f"turn_{number}"
-            yield _Scope(name, number, traces, _problem(traces))
+            yield TurnScope(name, number, traces, _problem(traces))
 
-    def _grounding(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _grounding(self, scope: TurnScope[Trace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         rng = stream(evidence.seed, "vision", evidence.step, scope.turn)
         found = exchange_last_image(
@@ -114,7 +103,7 @@ class Vision(Diagnostic):
         assert found is not None  # noqa: S101 - a scope without a problem has two images
         return measure_grounding(found, self.resamples, rng)
 
-    def _split(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _split(self, scope: TurnScope[Trace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         found = swap_matrices(scope.traces, evidence.scorer, evidence.temperature)
         return {} if found is None else measure_split(found, self.resamples, evidence.step)
