@@ -1,4 +1,9 @@
-"""Top-p: the fewest prompts that together hold a share of all reward variance (the paper's filter)."""
+"""Top-p: the fewest prompts that together hold a share of all reward variance (the paper's filter).
+
+RAGEN-2 (arXiv 2604.06268): a prompt's task gradient is at most the square root of its reward variance times
+the norm of its score functions, while KL and entropy push as hard on every prompt. Of prompts ranked by
+variance v, the shortest prefix K is kept with ``sum(v[:K]) >= mass * sum(v)``.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,7 @@ class TopP(RankFilter):
         if not order or (self.eps > 0.0 and wanted <= 0.0):
             return mask_of([], len(scores_P))
         # Sums that differ by rounding are equal: nine of ten equal scores hold nine tenths.
+        # The first place where the running sum reaches what is wanted ends the shortest such prefix.
         needed = int(np.searchsorted(np.cumsum(ranked), wanted * (1.0 - ROUNDING))) + 1
         return mask_of(order[:needed], len(scores_P))
 

@@ -36,7 +36,7 @@ def system_message(env: Env, form: ReplyFormat) -> Message:
 def turn_message(
     observation: str, *, actions_left: int, problem: str, image: Image | None = None
 ) -> Message:
-    """What the user says at the start of a turn; ``problem`` is what was wrong with the last reply."""
+    """The user message at the start of a turn; ``problem`` is what was wrong with the last reply."""
     warning = f"Your last reply was not valid: {problem}.\n" if problem else ""
     shown = f"{observation}\n" if observation or image is None else ""
     images = () if image is None else (image,)

@@ -107,7 +107,7 @@ class _Cohort:
 
     plays: list[_Play]
     asked: list[tuple[_Play, Completion, Reply]] = field(default_factory=list)
-    """Who wrote what in the turn under way."""
+    """The completion and reply of each episode in the turn under way."""
     acted: Callable[[], list[_Acted]] = list
     """Waits for what the environment made of it."""
 

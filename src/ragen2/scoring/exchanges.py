@@ -138,7 +138,7 @@ def owners(traces: Sequence[ActionTrace]) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwapMatrices:
-    """Traces under prompts that differ from their own in all, in the images alone, in the words alone."""
+    """Traces under prompts that differ from their own in all, in the images alone, in the text alone."""
 
     whole: ScoreMatrix
     image: ScoreMatrix
@@ -172,12 +172,12 @@ def swap_matrices(
     prompts, owner_N = distinct_prompts(traces)
     if len(prompts) < 2:
         return None
-    ways: list[Callable[[Trace, Trace], Pair]] = [
+    exchanges: list[Callable[[Trace, Trace], Pair]] = [
         lambda one, other: Pair(other.prompt_ids_T, one.reasoning_ids_T, other.images),
         lambda one, other: Pair(one.prompt_ids_T, one.reasoning_ids_T, other.images),
         lambda one, other: Pair(other.prompt_ids_T, one.reasoning_ids_T, one.images),
     ]
-    pairs = [way(one, other) for way in ways for one in traces for other in prompts]
+    pairs = [exchange(one, other) for exchange in exchanges for one in traces for other in prompts]
     logp = summed_scores(pairs, scorer, temperature).reshape(3, len(traces), len(prompts))
     length_N = _lengths(traces)
     whole, image, text = (ScoreMatrix(each, length_N, owner_N) for each in logp)
@@ -216,11 +216,11 @@ class _Contexts:
     def __init__(
         self, traces: Sequence[ActionTrace], partner_NS: IntArray, limit: int | None
     ) -> None:
-        mates = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
+        partners = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
         self.own = [_pair(one, one, one.reasoning_ids_T) for one in traces]
         self.blank = [_pair(one, one) for one in traces]
-        self.swapped = [_pair(one, one, _that_fits(one, other, limit)) for one, other in mates]
-        self.redirected = [_pair(one, other, one.reasoning_ids_T) for one, other in mates]
+        self.swapped = [_pair(one, one, _that_fits(one, other, limit)) for one, other in partners]
+        self.redirected = [_pair(one, other, one.reasoning_ids_T) for one, other in partners]
 
 
 def _pair(trace: ActionTrace, prompt: ActionTrace, *reasoning: IntArray) -> Pair:
@@ -233,8 +233,8 @@ def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> Int
     if limit is None:
         return other.reasoning_ids_T
     taken = len(trace.prompt_ids_T) + len(trace.between_ids_T) + len(trace.action_ids_T)
-    room = max(limit - taken, len(trace.reasoning_ids_T))
-    return other.reasoning_ids_T[-room:]
+    most = max(limit - taken, len(trace.reasoning_ids_T))
+    return other.reasoning_ids_T[-most:]
 
 
 def _partners(owner_N: IntArray, swaps: int, rng: np.random.Generator) -> IntArray:

@@ -1,7 +1,7 @@
-"""Failures that show across the steps of a run: each found, dated, and told with its numbers.
+"""Failures that show across the steps of a run: each found, dated, and reported with its numbers.
 
 A detector reads what was recorded and nothing else. Its thresholds are those of tests (a p-value at or
-below ``SIGNIFICANT`` against a null) and of the run's own beginning; where a smallest size worth telling
+below ``SIGNIFICANT`` against a null) and of the run's own beginning; where a smallest size worth reporting
 is a matter of taste, it is a named constant.
 """
 
@@ -19,17 +19,17 @@ from ragen2.diagnostics.statistics.trends import departure, trend
 Severity = Literal["warning", "severe"]
 
 SMALLEST_SHRINKAGE = 0.1
-"""Share of the reasoning's length whose loss is worth telling."""
+"""Share of the reasoning's length whose loss is worth reporting."""
 SMALLEST_OSCILLATION = 0.1
-"""Share of turns going back and forth, beyond the null, that is worth telling."""
+"""Share of turns going back and forth, beyond the null, that is worth reporting."""
 SMALLEST_STUCK_RISE = 0.05
-"""Rise in the share of repeated turns without effect that is worth telling."""
+"""Rise in the share of repeated turns without effect that is worth reporting."""
 LATEST = 5
-"""How many of the newest measurements speak for the present."""
+"""Newest measurements that stand for the present."""
 LOST = 0.05
 """A link that once was significant counts as lost when its newest p-values are above this."""
 BLIND = 0.5
-"""How often the own image beats another one where reasoning does not look at it."""
+"""How often the own image beats another one where reasoning does not depend on it: a coin flip."""
 _REGIME_NEEDS = {
     "retrieval_p_value",
     "retrieval_above_chance",
@@ -92,7 +92,7 @@ def reasoning_shrinkage(records: Sequence[StepMetrics]) -> Finding | None:
         "reasoning_shrinkage",
         departure(steps, values, found),
         "severe" if drop >= 0.5 else "warning",
-        f"Reasoning shrinks: {found.start:.1f} tokens a reply in the first third of the run, "
+        f"Reasoning shrinks: {found.start:.1f} tokens per reply in the first third of the run, "
         f"{found.end:.1f} in the last (p = {found.p_falling:.2g})",
         {"start": found.start, "end": found.end, "drop": drop, "p_value": found.p_falling},
     )
@@ -117,7 +117,7 @@ def entropy_gaming(records: Sequence[StepMetrics]) -> Finding | None:
         "entropy_gaming",
         departure(steps, information, down),
         "severe" if down.end <= down.start / 2.0 else "warning",
-        f"Entropy rises ({up.start:.3f} to {up.end:.3f} nats a token) while information about the "
+        f"Entropy rises ({up.start:.3f} to {up.end:.3f} nats per token) while information about the "
         f"prompt falls ({down.start:.3f} to {down.end:.3f}): the variety is not about the task",
         {
             "entropy_start": up.start,
@@ -258,6 +258,7 @@ def noise_of_change(records: Sequence[StepMetrics], name: str) -> float:
     low, high = (series(records, f"{name}_{end}")[1] for end in ("low", "high"))
     if not low or len(low) != len(high):
         return 0.0
+    # A 95% interval is 2 x 1.96 standard errors wide; errors of the two thirds add as independent ones.
     variance = ((np.array(high) - np.array(low)) / 3.92) ** 2
     third = max(len(variance) // 3, 1)
     ends = variance[:third].mean() / third + variance[-third:].mean() / third

@@ -33,7 +33,7 @@ CAP = 1.5
 LEVEL_DECAY = 0.9
 """Of the moving average that the baseline rises to."""
 FLOOR = 0.05
-"""P-values above this speak for chance, those below it against."""
+"""P-values above this are evidence of chance, those below it against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _reason(state: WarningState, threshold: float) -> str:
     if max(mi.statistic, retrieval.statistic) < threshold:
         return "retrieval and mutual information are at chance"
     if mi.statistic >= retrieval.statistic:
-        return f"mutual information fell to {mi.last:.3g} from a baseline of {mi.baseline:.3g} nats a token"
+        return f"mutual information fell to {mi.last:.3g} from a baseline of {mi.baseline:.3g} nats per token"
     return (
         f"retrieval above chance fell to {retrieval.last:.2f} from a baseline of "
         f"{retrieval.baseline:.2f} (1 is perfect, 0 is chance)"
@@ -171,9 +171,9 @@ def _mi_measurement(metrics: Mapping[str, float]) -> Measurement:
 
 def _retrieval_measurement(metrics: Mapping[str, float]) -> Measurement:
     """Retrieval as the share of what is above chance: 0 at chance, 1 when perfect, for any P."""
-    room = 1.0 - metrics["retrieval_chance"]
-    value = (metrics["retrieval_accuracy"] - metrics["retrieval_chance"]) / room
-    return Measurement(value, _error(metrics, "retrieval_accuracy") / room)
+    above_chance = 1.0 - metrics["retrieval_chance"]
+    value = (metrics["retrieval_accuracy"] - metrics["retrieval_chance"]) / above_chance
+    return Measurement(value, _error(metrics, "retrieval_accuracy") / above_chance)
 
 
 def _error(metrics: Mapping[str, float], name: str) -> float:
@@ -183,7 +183,7 @@ def _error(metrics: Mapping[str, float], name: str) -> float:
 
 
 def _floor_drop(metrics: Mapping[str, float]) -> float:
-    """How far the better of the two p-values speaks for chance; 0 when the batch cannot tell."""
+    """How far the better of the two p-values is evidence of chance; 0 when the batch cannot tell."""
     if "retrieval_p_value" not in metrics:
         return 0.0
     if not can_tell(metrics["num_traces"], metrics["num_prompts"]):

@@ -10,7 +10,7 @@ With A an action, Z its reasoning, X its prompt, and a prime for another prompt'
 Since A is drawn from p(.|X,Z), each of the first three is a mean of Kullback-Leibler divergences: 0 exactly
 where the exchange does not change what the policy does, above 0 where it does.
 
-Shape letters: N traces, S exchanges a trace, B draws.
+Shape letters: N traces, S exchanges per trace, B draws.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Flow(Diagnostic):
 
 
 def measure_flow(scores: FlowScores, resamples: int, rng: np.random.Generator) -> Metrics:
-    """Each exchange's effect a token and (``_seq``) an action, with 95% interval and p-value.
+    """Each exchange's effect per token and (``_seq``) per action, with 95% interval and p-value.
 
     The interval is for these prompts: replies are resampled within them. The p-value flips the signs
     of the replies' effects: given prompts and exchanges, their actions are independent draws.

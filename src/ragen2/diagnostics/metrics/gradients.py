@@ -55,7 +55,7 @@ class PromptGradient:
     norm: float
     """Of the mean over its rollouts of (return - mean return) times the score function."""
     bound: float
-    """sqrt(variance) times the root mean square of the score functions' norms (Cauchy-Schwarz)."""
+    """sqrt(variance) times the root mean square of the score functions' norms (Cauchy-Schwarz, RAGEN-2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class PolicyGradient:
 
     @property
     def snr(self) -> float | None:
-        """Squared length of the mean over its estimated variance; None when that cannot be told."""
+        """Squared length of the mean over its estimated variance; None when that cannot be estimated."""
         if self.count < 2:
             return None
         signal = self.mean_norm**2
