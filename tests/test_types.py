@@ -42,7 +42,7 @@ def test_a_value_cannot_be_edited():
 
 
 def test_a_completion_without_one_log_prob_a_token_is_refused():
-    with pytest.raises(ValueError, match="one log-prob a token, got 3 ids and 2 log-probs"):
+    with pytest.raises(ValueError, match="one log-prob per token, got 3 ids and 2 log-probs"):
         Completion(np.arange(3), np.zeros(2), "abc", Finish.STOP)
 
 

@@ -63,7 +63,7 @@ class CriticSettings:
 
 
 class Gradient(Protocol):
-    """One number per trained parameter, where the learner has room for them."""
+    """One number per trained parameter, where the learner has memory for them."""
 
     def dot(self, other: Self) -> float:
         """Inner product, summed in double precision."""
@@ -100,7 +100,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One reply asked for in words; ``key`` names its random stream, as far as the writer has one."""
+    """One reply asked for in text; ``key`` names its random stream, as far as the writer has one."""
 
     messages: tuple[Message, ...]
     key: tuple[int | str, ...]
@@ -161,7 +161,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class TextSampler(Protocol):
-    """Writes replies to conversations and tells nothing of their tokens: ids and log-probs are empty.
+    """Writes replies to conversations and gives nothing of their tokens: ids and log-probs are empty.
 
     So it can be played and judged by what it does; it can be neither cross-scored nor trained.
     """
@@ -173,10 +173,10 @@ class TextSampler(Protocol):
 
 @runtime_checkable
 class IdsOnly(Protocol):
-    """A sampler that hands prompts on as token ids and nothing else: images would be lost on the way."""
+    """A sampler that is given prompts as token ids and nothing else: images would be lost."""
 
     ids_only: str
-    """What it is, in words for a user."""
+    """What it is, for messages to a user."""
 
 
 class Scorer(Protocol):

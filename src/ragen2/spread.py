@@ -13,7 +13,7 @@ GroupSignal = Literal[
     "reward_variance", "reward_std", "reward_mean", "length", "entropy", "entropy_std"
 ]
 ROUNDING = 1e-12
-"""Spread below this share of the rewards' size is floating-point rounding, not signal."""
+"""Spread below this share of the rewards' size is rounding (1e-16 per operation), not signal."""
 
 
 def spread(rewards_G: FloatArray, signal: Signal, ddof: int) -> float:

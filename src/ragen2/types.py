@@ -49,7 +49,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Image:
-    """A picture as an agent is shown it, height x width x 3 bytes. Equal pixels are equal values."""
+    """An image as an agent is shown it, height x width x 3 bytes. Equal pixels are equal values."""
 
     pixels: PixelArray
     digest: str = field(init=False)
@@ -83,7 +83,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; its images stand before its words."""
+    """One chat message; its images come before its text."""
 
     role: Role
     content: str
@@ -103,7 +103,7 @@ class Prompt:
 class Completion:
     """Exactly what the sampler produced: never cleaned, never tokenised again.
 
-    ``logprobs_T`` are at the sampling temperature, one a sampled token. Of a model that gives words
+    ``logprobs_T`` are at the sampling temperature, one per sampled token. Of a model that gives text
     alone, neither ids nor log-probs are known, and both are empty.
     """
 
@@ -115,7 +115,7 @@ class Completion:
     def __post_init__(self) -> None:
         if self.ids_T.shape != self.logprobs_T.shape:
             raise ValueError(
-                f"a completion needs one log-prob a token, got {self.ids_T.shape[0]} ids and "
+                f"a completion needs one log-prob per token, got {self.ids_T.shape[0]} ids and "
                 f"{self.logprobs_T.shape[0]} log-probs"
             )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ragen2.algorithms import GRPO, LossInputs, clipped_surrogate, group_advantages, kl_k3
-from ragen2.algorithms.supervised import Supervised
+from ragen2.trainer.warmstart import Supervised
 
 
 def inputs(*, with_reference: bool = True) -> LossInputs:

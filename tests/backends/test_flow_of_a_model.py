@@ -8,7 +8,7 @@ import pytest
 from ragen2.diagnostics import Evidence, Flow
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
-from ragen2.scoring.flow import action_traces, score_flow
+from ragen2.scoring.exchanges import action_traces, score_flow
 from ragen2.types import Group
 
 

@@ -79,12 +79,12 @@ def scope_metrics(scope: str, retrieval: float) -> dict[str, float]:
 def test_every_scope_has_its_row_and_every_absence_its_line(capsys):
     metrics = {"eval/success": 0.5} | scope_metrics("first_turn", 0.91)
     metrics |= scope_metrics("turn_2", 0.82) | scope_metrics("trajectory", 0.73)
-    absent = {"collapse/turn_3": "3 reasonings to score, 8 are needed"}
+    absent = {"collapse/turn_3": "3 reasoning traces to score, 8 are needed"}
     print_verdict("model", "FrozenLake", Assessment(metrics, "diverse_grounded", absent))
     shown = capsys.readouterr().out
     for row, value in (("first turn", "0.910"), ("turn 2", "0.820"), ("trajectory", "0.730")):
         assert any(row in line and value in line for line in shown.splitlines()), row
-    assert "collapse/turn_3 not measured: 3 reasonings to score, 8 are needed" in shown
+    assert "collapse/turn_3 not measured: 3 reasoning traces to score, 8 are needed" in shown
     assert "regime: diverse grounded" in shown
 
 

@@ -121,7 +121,7 @@ def test_the_same_folder_still_reads_text(program: Program, tmp_path: Path, mode
         ),
         (
             ("eval", "http://127.0.0.1:1#x", *settings('server.api="chat"')),
-            "this server is sent words alone; let a model of this machine play",
+            "this server is sent text alone; let a model of this machine play",
         ),
     ],
 )

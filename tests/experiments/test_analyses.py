@@ -18,7 +18,7 @@ from ragen2.experiments.analyses.dynamics import falls_at, first_warning
 from ragen2.experiments.analyses.predictor import find_pairs
 from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, CellRun, Cells
 from ragen2.experiments.intervals import Estimate
-from ragen2.filtering.presets import PRESETS
+from ragen2.filtering import PRESETS
 from ragen2.reports.load import Run
 from ragen2.runs.scores import ScopeScores, ScoreRecord, write_scores
 

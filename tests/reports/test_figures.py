@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from ragen2.diagnostics.statistics.dependence import DependenceRow
+from ragen2.diagnostics.metrics.dependence import DependenceRow
 from ragen2.errors import DependencyError, RunError
 from ragen2.reports.figures import (
     EMPTY,

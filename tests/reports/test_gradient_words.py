@@ -8,9 +8,9 @@ from report_runs import bucket, probe_record
 
 from ragen2.diagnostics.metrics.gradients import (
     GradientReport,
+    NormTrend,
     ProbeRecord,
     PromptGradient,
-    Trend,
     broken_numbers,
 )
 from ragen2.reports.data.probes import (
@@ -38,14 +38,14 @@ def test_the_verdict_follows_the_numbers_either_way():
     assert gradient_verdict(probe_record(kl=(3.0, 1.0, 1.1)).trends) == (
         "The task gradient grows with reward variance; entropy is flat; KL is not flat."
     )
-    falling = [Trend("centred", 1.0, 0.5, -0.5, 2.0), Trend("kl", 0.0, 0.0, None, None)]
+    falling = [NormTrend("centred", 1.0, 0.5, -0.5, 2.0), NormTrend("kl", 0.0, 0.0, None, None)]
     assert gradient_verdict(falling) == (
         "The task gradient does not clearly grow with reward variance; KL is flat."
     )
 
 
 def test_one_bucket_shows_no_trend():
-    one = [Trend("task", 1.0, 1.0, None, 1.0), Trend("centred", 1.0, 1.0, None, 1.0)]
+    one = [NormTrend("task", 1.0, 1.0, None, 1.0), NormTrend("centred", 1.0, 1.0, None, 1.0)]
     assert gradient_verdict(one) == "Too few buckets with different reward variance to see a trend."
 
 

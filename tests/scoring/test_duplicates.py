@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
 
 from ragen2.scoring.duplicates import (
     MAX_COMPARED,
     NEAR,
-    edit_distances,
     near_duplicates,
     strip_shared,
 )
 
-texts = st.lists(st.integers(0, 3), max_size=12)
+tokens = st.sampled_from([0, 1, 2, 151_643, 2**32 - 1])
+"""Token ids, and the largest number that a patch of an image can have."""
 
 
 def ids(text) -> np.ndarray:
@@ -32,10 +35,37 @@ def slow_distance(one: list[int], other: list[int]) -> int:
     return row[-1]
 
 
-@given(texts, st.lists(texts, min_size=1, max_size=4))
-def test_the_distance_is_levenshteins(one, others):
-    found = edit_distances(ids(one), [ids(other) for other in others])
-    assert found == [slow_distance(one, other) for other in others]
+@st.composite
+def alike_prompts(draw) -> list[list[int]]:
+    """A few prompts that differ from one text by some edits each."""
+    text = draw(st.lists(tokens, min_size=8, max_size=40))
+    prompts = []
+    for _ in range(draw(st.integers(2, 5))):
+        prompt = list(text)
+        for _ in range(draw(st.integers(0, 5))):
+            place = draw(st.integers(0, len(prompt)))
+            kept = draw(st.integers(0, 2))  # 0 inserts, 1 replaces, 2 also takes one away
+            prompt[place : place + kept] = draw(
+                st.lists(tokens, min_size=1 - kept // 2, max_size=1)
+            )
+        prompts.append(prompt)
+    return prompts
+
+
+@given(alike_prompts())
+def test_similarities_are_those_of_the_textbook_distance(prompts):
+    cores = [core.tolist() for core in strip_shared([ids(prompt) for prompt in prompts])]
+    expected = []
+    for (i, one), (j, other) in combinations(enumerate(cores), 2):
+        similarity = 1.0 - slow_distance(one, other) / max(len(one), len(other), 1)
+        if similarity >= NEAR:
+            expected.append((i, j, similarity))
+    assert near_duplicates([ids(prompt) for prompt in prompts]) == expected
+
+
+@given(st.lists(tokens, max_size=12), st.lists(tokens, max_size=12))
+def test_the_distance_of_rapidfuzz_is_the_textbook_one(one, other):
+    assert Levenshtein.distance(one, other) == slow_distance(one, other)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +73,7 @@ def test_the_distance_is_levenshteins(one, others):
     [("kitten", "sitting", 3), ("", "abc", 3), ("abc", "", 3), ("abc", "abc", 0), ("ab", "ba", 2)],
 )
 def test_distances_of_known_words(one, other, edits):
-    assert edit_distances(ids(one), [ids(other)]) == [edits]
+    assert Levenshtein.distance(ids(one).tolist(), ids(other).tolist()) == edits
 
 
 def test_what_all_prompts_share_at_both_ends_is_stripped():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.policy import Pair
-from ragen2.scoring.flow import ActionTrace, action_traces, score_flow
+from ragen2.scoring.exchanges import ActionTrace, action_traces, score_flow
 from ragen2.types import FloatArray, Group, Prompt, StopReason, Trajectory
 
 

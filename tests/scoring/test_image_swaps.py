@@ -8,7 +8,7 @@ import numpy as np
 
 from ragen2.policy import Pair
 from ragen2.scoring import Trace, cross_score
-from ragen2.scoring.image_swaps import alike, exchange_last_image, swap_matrices
+from ragen2.scoring.exchanges import alike, exchange_last_image, swap_matrices
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Image
 

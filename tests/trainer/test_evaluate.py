@@ -126,7 +126,7 @@ def test_without_reasoning_there_is_success_but_no_verdict():
     assert verdict.regime is None
     assert "eval/success" in verdict.metrics
     assert not [name for name in verdict.metrics if name.startswith("collapse")]
-    assert verdict.absent == {"collapse/first_turn": "0 reasonings to score, 2 are needed"}
+    assert verdict.absent == {"collapse/first_turn": "0 reasoning traces to score, 2 are needed"}
 
 
 def test_an_environment_of_several_turns_is_assessed_in_every_scope():

@@ -661,7 +661,7 @@ def test_reasoning_that_cannot_be_scored_is_absent_with_its_reason(new_run):
     run = new_run(configuration)
     trained(configuration, run)
     for record in run.records()[1:]:
-        reason = "0 reasonings to score, 2 are needed"
+        reason = "0 reasoning traces to score, 2 are needed"
         assert record.absent["collapse/first_turn"] == reason
         probed = "eval/success" in record.metrics
         assert record.absent.get("collapse/probe") == (reason if probed else None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.scripted import END, ByteTokenizer
 from ragen2.config import load_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.rollout import Rollout
 from ragen2.trainer.expert import Script, script_episode
 from ragen2.trainer.warmstart import (
+    Supervised,
     WarmstartConfig,
     default_recipe,
     lessons,

@@ -15,7 +15,7 @@ from ragen2.algorithms.base import (
     GroupAlgorithm,
     Outcome,
 )
-from ragen2.algorithms.grpo import DAPO, GRPO, DrGRPO
+from ragen2.algorithms.grpo import DAPO, GRPO, RLOO, DrGRPO
 from ragen2.algorithms.losses import (
     clipped_surrogate,
     is_clipped,
@@ -28,7 +28,6 @@ from ragen2.algorithms.losses import (
 )
 from ragen2.algorithms.ppo import PPO
 from ragen2.algorithms.reinforce_plus_plus import ReinforcePlusPlus
-from ragen2.algorithms.rloo import RLOO
 from ragen2.policy import CriticSettings, LossInputs, TokenLoss
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""GRPO (Shao et al. 2024, DeepSeekMath): the baseline is the group's own mean; no critic."""
+"""GRPO and its relatives: the baseline is made of the group's own rewards; no critic.
+
+GRPO: Shao et al. 2024 (DeepSeekMath). DAPO: Yu et al. 2025. Dr. GRPO: Liu et al. 2025. RLOO: Ahmadian et
+al. 2024.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ragen2.algorithms.advantages import group_advantages
+from ragen2.algorithms.advantages import group_advantages, leave_one_out_advantages
 from ragen2.algorithms.base import GroupAlgorithm
 from ragen2.algorithms.losses import Aggregation
 from ragen2.types import FloatArray
@@ -50,3 +54,16 @@ class DrGRPO(GroupAlgorithm):
     def advantages(self, rewards_G: FloatArray) -> FloatArray:
         """Centred returns."""
         return group_advantages(rewards_G, scale_by_std=False)
+
+
+class RLOO(GroupAlgorithm):
+    """REINFORCE whose baseline is the mean return of the other members of the group."""
+
+    # Unlike GRPO's, this baseline does not contain the reward it is subtracted from, so the gradient is
+    # unbiased also for small groups; and nothing is divided by the std.
+
+    kind: Literal["rloo"] = "rloo"
+
+    def advantages(self, rewards_G: FloatArray) -> FloatArray:
+        """Each return minus the mean of the others."""
+        return leave_one_out_advantages(rewards_G)

@@ -22,7 +22,9 @@ Aggregation = Literal[
     "seq_mean_token_sum_norm",
 ]
 MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped here before ``exp``, as in verl: a token cannot overflow the loss."""
 MAX_K3 = 10.0
+"""Clamp of one token's k3, as in verl."""
 
 
 def clipped_surrogate(
@@ -33,10 +35,10 @@ def clipped_surrogate(
     clip_high: float,
     dual_clip: float = 0.0,
 ) -> Tensor:
-    """PPO's clipped objective as a loss: ``-min(r A, clip(r, 1 - low, 1 + high) A)``.
+    """PPO's clipped objective (Schulman et al. 2017, eq. 7): ``-min(r A, clip(r, 1 - low, 1 + high) A)``.
 
-    With ``dual_clip`` c above 1, the loss of a token with negative advantage is at most ``-c A``, so
-    that one bad token whose probability has risen a lot cannot blow up the step.
+    With ``dual_clip`` c above 1 (Ye et al. 2020), the loss of a token with negative advantage is at most
+    ``-c A``, so that one bad token whose probability has risen a lot cannot blow up the step.
     """
     ratio = (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     loss = -(ratio * advantages).minimum(ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
@@ -77,7 +79,7 @@ def kl_k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Schulman's k3 estimate of KL(policy || reference): ``exp(d) - d - 1`` with ``d = ref - logp``.
+    """Schulman's (2020) k3 estimate of KL(policy || reference): ``exp(d) - d - 1``, ``d = ref - logp``.
 
     Never negative; clamped at 10 so that one token cannot rule the step.
     """
@@ -89,6 +91,7 @@ def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: KLEstimator) -> Tenso
     """The named estimate; a trailing ``+`` keeps its value and takes the gradient of k2."""
     if estimator.endswith("+"):
         value = kl_k1(logp, ref_logp) if estimator == "k1+" else kl_k3(logp, ref_logp)
+        # Straight-through: the value is the named estimate's, the gradient is that of k2.
         pull = kl_k2(logp, ref_logp)
         return pull - pull.detach() + value.detach()
     if estimator == "k1":

@@ -48,6 +48,7 @@ class PPO(Algorithm):
         """Advantages (whitened) and the critic's targets."""
         flat = [one for group in batch for one in group]
         raw = [self._advantages(one) for one in flat]
+        # Targets come from the raw advantages: whitening scales what the policy sees, not what a return is.
         targets = [advantages_T + _values(one) for advantages_T, one in zip(raw, flat, strict=True)]
         credits = map(Credit, whiten(raw) if self.whiten else raw, targets)
         return [[next(credits) for _ in group] for group in batch]

@@ -6,16 +6,15 @@ from ragen2.diagnostics.judging.regime import Regime, explain_regime, regime
 from ragen2.diagnostics.judging.warning import EarlyWarning, WarningState
 from ragen2.diagnostics.metrics.actions import ActionInformation, Actions, action_information
 from ragen2.diagnostics.metrics.attempts import Attempts, Contrasts, Played
-from ragen2.diagnostics.metrics.chain import Chain, read_chain
 from ragen2.diagnostics.metrics.collapse import Collapse
-from ragen2.diagnostics.metrics.flow import Flow, measure_flow
+from ragen2.diagnostics.metrics.dependence import DependenceRow, dependence, enough_prompts
+from ragen2.diagnostics.metrics.flow import Chain, Flow, measure_flow, read_chain
 from ragen2.diagnostics.metrics.lengths import length_control
 from ragen2.diagnostics.metrics.mutual_information import Ema, measure, next_ema
 from ragen2.diagnostics.metrics.reward import NoiseSplit, Reward, noise_split, reward_spread
 from ragen2.diagnostics.metrics.surface import Surface, surface
 from ragen2.diagnostics.metrics.triage import Label, Triage, Triaged, triage
 from ragen2.diagnostics.metrics.vision import Vision
-from ragen2.diagnostics.statistics.dependence import DependenceRow, dependence, enough_prompts
 
 __all__ = [
     "ActionInformation",

@@ -1,7 +1,7 @@
 """What a run will need, computed and not measured: GPU memory and time, from the shape of its model.
 
 Memory: float32 weights, gradients and AdamW's two moments (16 bytes per parameter); the sampler's bfloat16
-copy (2); the starting model for KL (4); PPO's critic (16); keys and values of all episodes; and what an
+copy (2); the starting model for KL (4); a critic (16); keys and values of all episodes; and what an
 update keeps of a micro-batch: one float32 row per layer, one layer's inside in bfloat16, and the inside of
 as many layers as fit 5 GiB, or of none or all where the run file says so (of none in models that read
 images). On the update whose memory was measured (SmolLM2-135M's shape, 32,768 tokens, one H200) this gives
@@ -146,7 +146,7 @@ def _memory(config: RunConfig, shape: ModelShape, episodes: float, length: float
     held = 18.0 * count
     if config.algorithm.kl_coefficient > 0.0:
         held += 4.0 * count
-    if config.algorithm.kind == "ppo":
+    if config.algorithm.critic is not None:
         held += 16.0 * count
     cache = 4.0 * shape.layers * shape.kv_heads * shape.head_size * episodes * length
     micro = min(config.learner.micro_tokens or GPU_MICRO_TOKENS, episodes * length)
@@ -178,7 +178,7 @@ def _update_seconds(config: RunConfig, shape: ModelShape, device: Device, tokens
     passes = 8.0 * config.learner.epochs
     if config.algorithm.kl_coefficient > 0.0:
         passes += 2.0
-    if config.algorithm.kind == "ppo":
+    if config.algorithm.critic is not None:
         passes += 8.0 * config.learner.epochs + 2.0
     return passes * shape.parameters * tokens / (device.flops * device.use)
 

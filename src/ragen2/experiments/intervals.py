@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.gradients import rank_correlation
+from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.diagnostics.statistics.resampling import student_quantile, wilson_of_trials
 from ragen2.seeding import stream
 

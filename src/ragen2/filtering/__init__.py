@@ -6,17 +6,10 @@ from typing import Any
 import numpy as np
 
 from ragen2.errors import ConfigError
-from ragen2.filtering.base import Filter, RankFilter
-from ragen2.filtering.keep_all import KeepAll
-from ragen2.filtering.min_p import MinP
-from ragen2.filtering.nonzero import Nonzero
-from ragen2.filtering.presets import PRESETS
-from ragen2.filtering.quantile import Quantile
-from ragen2.filtering.soft import Soft
-from ragen2.filtering.top_k import TopK, TopKAbs
-from ragen2.filtering.top_p import TopP
-from ragen2.filtering.top_p_softmax import TopPSoftmax
-from ragen2.filtering.trajectory import TrajectoryControl
+from ragen2.filtering.base import PRESETS, Filter, RankFilter
+from ragen2.filtering.controls import KeepAll, Nonzero, Quantile, Soft, TrajectoryControl
+from ragen2.filtering.top_k import MinP, TopK, TopKAbs
+from ragen2.filtering.top_p import TopP, TopPSoftmax
 from ragen2.spread import spread
 from ragen2.types import FloatArray, Selection
 

@@ -11,9 +11,27 @@ from pydantic import Field
 
 from ragen2.component import Component, suggest
 from ragen2.errors import ConfigError, EnvError
-from ragen2.filtering.presets import PRESETS, resolve
 from ragen2.spread import ROUNDING, GroupSignal, group_signal, spread
 from ragen2.types import BoolArray, FloatArray, Group, Selection
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"kind": "top_p", "signal": "reward_variance", "mass": 0.9},
+    "ragen_main_table": {
+        "kind": "top_p_softmax",
+        "signal": "reward_std",
+        "mass": 0.9,
+        "include_zero": True,
+    },
+    "ragen_guide": {"kind": "top_p", "signal": "reward_std", "mass": 0.9, "eps": 0.01},
+    "upstream_pr": {"kind": "top_p", "signal": "reward_variance", "ddof": 0, "mass": 0.9},
+}
+"""The definitions of the filter that are in circulation. On the same rewards they keep different prompts:
+they differ in what is ranked (variance or standard deviation), in how mass is counted (linear or softmax),
+and in what happens to prompts without signal.
+
+``paper``: linear mass of variance. ``ragen_main_table``: the released main-table script.
+``ragen_guide``: what the released guide recommends. ``upstream_pr``: what the author proposed to other
+frameworks, where ``ddof`` can be set."""
 
 
 class Filter(Component, ABC):
@@ -39,7 +57,7 @@ class Filter(Component, ABC):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], path: str = "") -> Self:
         """As every component, and ``kind`` may be the name of a preset."""
-        return super().from_dict(resolve(data), path)
+        return super().from_dict(_resolve(data), path)
 
     @classmethod
     def find(cls, kind: str) -> type[Self]:
@@ -141,3 +159,11 @@ def mask_of(kept: Sequence[int], count: int) -> BoolArray:
     mask_P = np.zeros(count, dtype=np.bool_)
     mask_P[list(kept)] = True
     return mask_P
+
+
+def _resolve(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a filter whose ``kind`` may be a preset's name; what is given beside it wins."""
+    preset = PRESETS.get(str(data.get("kind")).lower())
+    if preset is None:
+        return dict(data)
+    return {**preset, **{name: value for name, value in data.items() if name != "kind"}}

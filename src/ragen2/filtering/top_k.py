@@ -1,6 +1,7 @@
-"""Top-k: a fixed share, or a fixed number, of the prompts with most signal.
+"""Top-k and min-p: the simpler rules of rank, to compare `top_p` with.
 
-Unlike `top_p` it keeps as many prompts from a batch with no signal to speak of as from a rich one.
+Top-k keeps a fixed share, or a fixed number, of the prompts: as many from a batch with no signal to speak of
+as from a rich one. Min-p keeps every prompt whose signal is at least a share of the greatest.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from ragen2.filtering.base import RankFilter, mask_of
+from ragen2.spread import ROUNDING
 from ragen2.types import BoolArray, FloatArray
 
 
@@ -36,3 +39,24 @@ class TopKAbs(RankFilter):
     def keep(self, scores_P: FloatArray) -> BoolArray:
         """All, when there are fewer."""
         return mask_of(self.ranking(scores_P)[: self.count], len(scores_P))
+
+
+class MinP(RankFilter):
+    """Unlike `top_p`, one outstanding prompt makes all others look weak."""
+
+    kind: Literal["min_p"] = "min_p"
+    share: float = Field(
+        0.1, gt=0.0, le=1.0, description="smallest share of the best prompt's signal to keep"
+    )
+
+    def keep(self, scores_P: FloatArray) -> BoolArray:
+        """With ``largest = false``: at most the smallest signal over ``share``."""
+        may_P = self.candidates(scores_P)
+        if not may_P.any():
+            return may_P
+        among = scores_P[may_P]
+        if self.largest:
+            good_P = scores_P >= self.share * among.max() * (1 - ROUNDING)
+        else:
+            good_P = scores_P <= among.min() / self.share * (1 + ROUNDING)
+        return np.asarray(good_P & may_P)

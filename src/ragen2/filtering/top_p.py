@@ -1,4 +1,9 @@
-"""Top-p: the fewest prompts that together hold a share of all reward variance (the paper's filter)."""
+"""Top-p: the fewest prompts that together hold a share of all reward variance (the paper's filter).
+
+RAGEN-2 (arXiv 2604.06268): a prompt's task gradient is at most the square root of its reward variance times
+the norm of its score functions, while KL and entropy push as hard on every prompt. Of prompts ranked by
+variance v, the shortest prefix K is kept with ``sum(v[:K]) >= mass * sum(v)``.
+"""
 
 from __future__ import annotations
 
@@ -36,5 +41,27 @@ class TopP(RankFilter):
         if not order or (self.eps > 0.0 and wanted <= 0.0):
             return mask_of([], len(scores_P))
         # Sums that differ by rounding are equal: nine of ten equal scores hold nine tenths.
+        # The first place where the running sum reaches what is wanted ends the shortest such prefix.
         needed = int(np.searchsorted(np.cumsum(ranked), wanted * (1.0 - ROUNDING))) + 1
         return mask_of(order[:needed], len(scores_P))
+
+
+class TopPSoftmax(RankFilter):
+    """The smallest prefix whose softmax probabilities reach ``mass``; at least one prompt."""
+
+    # As the reference's main-table runs do it; here to reproduce them. Unlike `top_p` it depends on the scale
+    # of rewards: with rewards around 10 it is sharp, with 0/1 rewards it is nearly uniform and keeps almost
+    # everything, prompts without signal too.
+
+    kind: Literal["top_p_softmax"] = "top_p_softmax"
+    mass: float = Field(0.9, gt=0.0, le=1.0, description="share of softmax probability to keep")
+
+    def keep(self, scores_P: FloatArray) -> BoolArray:
+        """Probabilities over the candidates alone."""
+        ranked = self.ranking(scores_P)
+        if not ranked or self.mass == 1.0:
+            return mask_of(ranked, len(scores_P))
+        signed = scores_P[ranked] if self.largest else -scores_P[ranked]
+        mass = np.exp(signed - signed.max())
+        needed = int(np.searchsorted(np.cumsum(mass), self.mass * mass.sum() * (1 - ROUNDING))) + 1
+        return mask_of(ranked[:needed], len(scores_P))

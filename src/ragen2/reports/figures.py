@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen2.diagnostics.statistics.dependence import DependenceRow
+from ragen2.diagnostics.metrics.dependence import DependenceRow
 from ragen2.errors import DependencyError, RunError
 from ragen2.reports.load import Series
 from ragen2.runs.files import write_atomically

@@ -1,4 +1,4 @@
-"""Whether a model can see what an environment shows: asked before anything is played."""
+"""Whether a model can read the images that an environment shows: checked before anything is played."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refuse_blind(env: Env, sampler: Sampler | TextSampler) -> None:
     if not env.shows_images:
         return
     if isinstance(sampler, TextSampler):
-        reason, cure = "this server is sent words alone", "let a model of this machine play"
+        reason, cure = "this server is sent text alone", "let a model of this machine play"
     elif isinstance(sampler, IdsOnly):
         reason, cure = f"{sampler.ids_only} is sent token ids alone", "let the model itself play"
     else:

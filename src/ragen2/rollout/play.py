@@ -17,6 +17,10 @@ from typing import Protocol, runtime_checkable
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.policy import Sampler, TextSampler
 from ragen2.rollout.context import (
+    Key,
+    ModelInput,
+    SamplerAdapter,
+    adapter_for,
     first_visible_turn,
     shown_image,
     system_message,
@@ -26,7 +30,6 @@ from ragen2.rollout.context import (
 from ragen2.rollout.image_support import refuse_blind
 from ragen2.rollout.pool import Pool, num_workers
 from ragen2.rollout.reply import parse_reply
-from ragen2.rollout.sampler_adapters import Key, ModelInput, SamplerAdapter, adapter_for
 from ragen2.rollout.settings import Rollout
 from ragen2.types import (
     Completion,
@@ -104,7 +107,7 @@ class _Cohort:
 
     plays: list[_Play]
     asked: list[tuple[_Play, Completion, Reply]] = field(default_factory=list)
-    """Who wrote what in the turn under way."""
+    """The completion and reply of each episode in the turn under way."""
     acted: Callable[[], list[_Acted]] = list
     """Waits for what the environment made of it."""
 

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from ragen2.envs.base import Env
 
 SERVER_WORKERS = 32
-"""Questions that a server gets at once, unless told otherwise."""
+"""Requests that a server gets at once, unless `rollout.env_workers` says otherwise."""
 
 Result = TypeVar("Result")
 
@@ -58,5 +58,5 @@ class Pool:
         trace: TracebackType | None,
     ) -> None:
         if self._threads is not None:
-            # After an error, such as an interrupt, nobody waits for what is still under way.
+            # After an error, such as an interrupt, steps still under way are not waited for.
             self._threads.shutdown(wait=error is None, cancel_futures=True)

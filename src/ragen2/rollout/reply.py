@@ -76,7 +76,7 @@ def reasoning_span(
 def action_span(
     completion: Completion, form: ReplyFormat, tokenizer: ChatTokenizer
 ) -> tuple[int, int]:
-    """Half-open token range of what stands in the answer; ``(0, 0)`` when no action was read.
+    """Half-open token range of the text of the answer; ``(0, 0)`` when no action was read.
 
     It starts after the token in which ``<answer>`` ends and stops before the one in which
     ``</answer>`` begins: as for the reasoning, a token that straddles a tag belongs to the tag.

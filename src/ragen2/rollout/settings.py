@@ -14,7 +14,7 @@ from ragen2.rollout.reply import ReplyFormat
 class Rollout(Settings):
     """How groups of episodes are played."""
 
-    prompts: int = Field(8, ge=1, description="groups a step, each with its own task (P)")
+    prompts: int = Field(8, ge=1, description="groups per step, each with its own task (P)")
     group_size: int = Field(16, ge=1, description="episodes of each group (G)")
     resample_rounds: int = Field(
         0,
@@ -33,7 +33,7 @@ class Rollout(Settings):
     image_window: int = Field(
         0,
         ge=0,
-        description="newest turns of a prompt that keep their images, older ones keep their words; "
+        description="newest turns of a prompt that keep their images, older ones keep their text; "
         "0 keeps all",
     )
     thinking: bool = Field(True, description="replies hold <think>..</think> before the answer")

@@ -1,14 +1,17 @@
-"""Prompts that are nearly the same: columns that no reasoning can be asked to tell apart.
+"""Prompts that are nearly the same: columns that no reasoning trace can be asked to tell apart.
 
-V distinct tokens, L tokens compared; P prompts as elsewhere.
+Retrieval among them is guessing, so a batch with many has a low retrieval accuracy for no fault of the
+reasoning: they are counted beside it. P prompts, L tokens compared.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
 from ragen2.types import Image, IntArray
 
@@ -16,7 +19,6 @@ NEAR = 0.9
 """Edit similarity from which two prompts count as near-duplicates."""
 MAX_COMPARED = 256
 """Tokens compared of each prompt, after what all share; bounds the cost of long histories."""
-PADDING = -1
 PATCH = 14
 """Pixels of a patch's side."""
 
@@ -28,18 +30,15 @@ def near_duplicates(prompts: Sequence[IntArray]) -> list[tuple[int, int, float]]
     pair would look alike. Similarity of the rest is 1 - edits / length of the longer one, edits being
     single-token insertions, deletions and replacements.
     """
-    cores = [core[:MAX_COMPARED] for core in strip_shared(prompts)]
+    cores = [core[:MAX_COMPARED].tolist() for core in strip_shared(prompts)]
     found = []
-    for i, core in enumerate(cores):
-        later = [
-            j
-            for j in range(i + 1, len(cores))
-            if _fewest_edits(core, cores[j]) <= _allowed(core, cores[j])
-        ]
-        for j, edits in zip(later, edit_distances(core, [cores[j] for j in later]), strict=True):
-            similarity = 1.0 - edits / max(len(core), len(cores[j]), 1)
-            if similarity >= NEAR:
-                found.append((i, j, similarity))
+    for (i, one), (j, other) in combinations(enumerate(cores), 2):
+        longer = max(len(one), len(other), 1)
+        # Past this many edits a pair is not near, and counting stops; the rest is for rounding.
+        most = int((1.0 - NEAR) * longer + 1e-9)
+        similarity = 1.0 - Levenshtein.distance(one, other, score_cutoff=most) / longer
+        if similarity >= NEAR:
+            found.append((i, j, similarity))
     return found
 
 
@@ -73,38 +72,7 @@ def strip_shared(prompts: Sequence[IntArray]) -> list[IntArray]:
     return [prompt[head : len(prompt) - tail] for prompt in prompts]
 
 
-def edit_distances(one: IntArray, others: Sequence[IntArray]) -> list[int]:
-    """Levenshtein distance of ``one`` to each of ``others``, all computed side by side."""
-    if not others:
-        return []
-    length_J = np.array([len(other) for other in others])
-    longest = int(length_J.max())
-    padded_JL = np.full((len(others), longest), PADDING, dtype=np.int64)
-    for row, other in enumerate(others):
-        padded_JL[row, : len(other)] = other
-    # Costs are kept less their column: then an insertion costs nothing, and a running minimum adds it.
-    cost_JL = np.zeros((len(others), longest + 1), dtype=np.int32)
-    for token in one.tolist():
-        replaced = cost_JL[:, :-1] - (padded_JL == token)
-        cost_JL += 1
-        np.minimum(cost_JL[:, 1:], replaced, out=cost_JL[:, 1:])
-        np.minimum.accumulate(cost_JL, axis=1, out=cost_JL)
-    return [int(edits) for edits in cost_JL[np.arange(len(others)), length_J] + length_J]
-
-
 def _shared(ids_PL: IntArray) -> int:
     """Leading columns in which all rows agree."""
     agree_L = (ids_PL == ids_PL[0]).all(0)
     return len(agree_L) if agree_L.all() else int(agree_L.argmin())
-
-
-def _allowed(one: IntArray, other: IntArray) -> float:
-    return (1.0 - NEAR) * max(len(one), len(other)) + 1e-9
-
-
-def _fewest_edits(one: IntArray, other: IntArray) -> int:
-    """A bound from below that ignores order: tokens that one has and the other lacks."""
-    tokens, place = np.unique(np.concatenate([one, other]), return_inverse=True)
-    count_V = np.bincount(place[: len(one)], minlength=len(tokens))
-    count_V -= np.bincount(place[len(one) :], minlength=len(tokens))
-    return int(max(count_V[count_V > 0].sum(), -count_V[count_V < 0].sum()))

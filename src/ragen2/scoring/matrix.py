@@ -30,7 +30,7 @@ def cross_score(
     apart.
     Equal (prompt, reasoning) pairs are scored once.
 
-    ``max_tokens`` bounds what a scorer has to read: every prompt once, and a reasoning once for each
+    ``max_tokens`` bounds the scorer's forward passes: every prompt once, and a trace once for each
     column it is scored under. When all pairs are more than that, every trace keeps its own column
     and gets an equal number of others, drawn from ``rng`` for each trace on its own; a pair that was
     not drawn is NaN. ``rng`` is touched only then; left out, the draw is the same every time.
@@ -75,6 +75,7 @@ def affordable_columns(
     most = len(prompt_lengths) - 1
     if max_tokens is None:
         return most
+    # A scorer with a prefix cache runs each prompt once; each column then costs the traces' own tokens.
     fixed = sum(prompt_lengths) + int(length_N.sum())
     others = (max_tokens - fixed) // int(length_N.sum())
     if others < 1:
@@ -90,6 +91,8 @@ def draw_columns(
     owner_N: IntArray, num_prompts: int, others: int, rng: np.random.Generator
 ) -> BoolArray:
     """Own column and ``others`` more of each row, every other column being equally likely."""
+    # Ranks of random numbers are a uniform draw without replacement, for all rows at once. It must be
+    # uniform: then the mean over drawn columns estimates that over all without bias (``marginals``).
     order_NP = rng.random((len(owner_N), num_prompts))
     order_NP[np.arange(len(owner_N)), owner_N] = -1.0  # sorts first: the own pair is always scored
     return np.asarray(order_NP.argsort(axis=1).argsort(axis=1) <= others)

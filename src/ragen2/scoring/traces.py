@@ -1,4 +1,4 @@
-"""Which (prompt, reasoning) pairs to score: of a first turn, of turn K, or of whole trajectories.
+"""Which reasoning traces to score: of a first turn, of turn K, or of whole trajectories.
 
 The prompt of a turn is always what the model really saw there, whatever history it is shown.
 """
@@ -15,7 +15,7 @@ from ragen2.types import Group, Image, IntArray, Trajectory, context_key
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a batch a reasoning stands."""
+    """Where in a batch a reasoning trace is."""
 
     group: int
     member: int
@@ -25,12 +25,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One reasoning with the prompt it was written for, both as the tokens that were really used."""
+    """A reasoning trace with the prompt it was written for, both as the tokens that were really used."""
 
     prompt_ids_T: IntArray
     reasoning_ids_T: IntArray
     place: Place | None = None
-    """None for a reasoning that is not of a batch of groups."""
+    """None for a trace that is not of a batch of groups."""
     images: tuple[Image, ...] = ()
     """Those in the prompt, in the order of their tokens."""
 
@@ -43,16 +43,16 @@ class Trace:
 def first_turn_traces(
     groups: Sequence[Group], limit: int | None, rng: np.random.Generator
 ) -> list[Trace]:
-    """Reasonings of first turns; see ``turn_traces``."""
+    """Reasoning traces of first turns; see ``turn_traces``."""
     return turn_traces(groups, 1, limit, rng)
 
 
 def turn_traces(
     groups: Sequence[Group], k: int, limit: int | None, rng: np.random.Generator
 ) -> list[Trace]:
-    """Reasonings of turn ``k`` (from 1); at most ``limit`` (None is all), drawn evenly over the groups.
+    """Reasoning traces of turn ``k`` (from 1); at most ``limit`` (None: all), drawn evenly over groups.
 
-    Empty reasonings are left out: there is nothing to score. The draw takes the same number from each
+    Empty ones are left out: there is nothing to score. The draw takes the same number from each
     group (up to one), so that no prompt dominates the marginal.
     """
     if k < 1:
@@ -76,7 +76,7 @@ def turn_traces(
 def trajectory_traces(
     groups: Sequence[Group], limit: int | None, rng: np.random.Generator
 ) -> list[Trace]:
-    """Reasonings of any turn: each draw takes a trajectory at random, then one of its turns.
+    """Reasoning traces of any turn: each draw takes a trajectory at random, then one of its turns.
 
     So a long trajectory counts no more than a short one. No turn is drawn twice: trajectories whose
     turns are all drawn leave the draw. At most ``limit`` are drawn; None draws all.
@@ -121,7 +121,7 @@ def until_prompts(traces: Sequence[Trace], max_prompts: int) -> list[Trace]:
 def until_tokens(traces: Sequence[Trace], max_tokens: int | None) -> list[Trace]:
     """The longest beginning whose traces can all be compared within ``max_tokens``; None is no limit.
 
-    The least a comparison reads is each prompt once, and each reasoning under its own and one other.
+    The least a comparison scores is each prompt once, and each trace under its own and one other.
     """
     if max_tokens is None:
         return list(traces)

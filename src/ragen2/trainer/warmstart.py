@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field, SerializeAsAny
 
-from ragen2.algorithms.supervised import Supervised
+from ragen2.algorithms import token_weights
 from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 from ragen2.component import Settings
 from ragen2.envs import Env, FrozenLake
+from ragen2.policy import LossInputs, TokenLoss
 from ragen2.rollout.settings import Rollout
 from ragen2.seeding import stream
 from ragen2.trainer.expert import Dialogue, Script, script_episode
-from ragen2.types import Sample
+from ragen2.types import FloatArray, Sample
 
 if TYPE_CHECKING:
     from ragen2.backends.learner.learner import TorchLearner
@@ -151,3 +153,18 @@ def _lr_scale(step: int, config: WarmstartConfig) -> float:
     """Linear fall from 1 to ``final_lr_ratio``."""
     share = step / max(1, config.steps - 1)
     return 1.0 - share * (1.0 - config.final_lr_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """Cross-entropy in the shape of an algorithm's loss; advantages are not looked at."""
+
+    needs_reference: bool = False
+
+    def loss(self, inputs: LossInputs) -> TokenLoss:
+        """Minus log-prob."""
+        return TokenLoss(-inputs.logp_N, {"negative_logp": -inputs.logp_N})
+
+    def token_weights(self, lengths: Sequence[int]) -> FloatArray:
+        """Each token of the batch counts the same."""
+        return token_weights(lengths, "token_mean")

@@ -16,7 +16,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen2.algorithms import GRPO, PPO
-from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.agent import open_agent
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.learner.microbatches import packed_batches
@@ -24,6 +23,7 @@ from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import RunError
 from ragen2.policy import Request, SamplingParams
+from ragen2.trainer.warmstart import Supervised
 from ragen2.types import FloatArray, Sample
 
 Samples = Callable[..., list[Sample]]

@@ -18,7 +18,7 @@ from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
 from ragen2.envs import make
 from ragen2.rollout import Rollout, Task, play
 from ragen2.scoring import Trace, turn_traces
-from ragen2.scoring.image_swaps import exchange_last_image, swap_matrices
+from ragen2.scoring.exchanges import exchange_last_image, swap_matrices
 from ragen2.types import Group, Image
 
 ENV = make("FrozenLake", observation="image+text", hole_ratio=0.2, max_turns=2)

@@ -14,7 +14,6 @@ import pytest
 import torch
 from vision_models import FOLDERS
 
-from ragen2.algorithms.supervised import Supervised
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.learner.microbatches import Microbatch
 from ragen2.backends.model_files import open_model
@@ -31,6 +30,7 @@ from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.image_support import refuse_blind
 from ragen2.trainer.samples import draft_samples, flatten
+from ragen2.trainer.warmstart import Supervised
 from ragen2.types import Image, Message, Sample
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, stop=())

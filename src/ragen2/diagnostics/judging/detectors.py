@@ -1,7 +1,7 @@
-"""Failures that show across the steps of a run: each found, dated, and told with its numbers.
+"""Failures that show across the steps of a run: each found, dated, and reported with its numbers.
 
 A detector reads what was recorded and nothing else. Its thresholds are those of tests (a p-value at or
-below ``SIGNIFICANT`` against a null) and of the run's own beginning; where a smallest size worth telling
+below ``SIGNIFICANT`` against a null) and of the run's own beginning; where a smallest size worth reporting
 is a matter of taste, it is a named constant.
 """
 
@@ -19,17 +19,17 @@ from ragen2.diagnostics.statistics.trends import departure, trend
 Severity = Literal["warning", "severe"]
 
 SMALLEST_SHRINKAGE = 0.1
-"""Share of the reasoning's length whose loss is worth telling."""
+"""Share of the reasoning's length whose loss is worth reporting."""
 SMALLEST_OSCILLATION = 0.1
-"""Share of turns going back and forth, beyond the null, that is worth telling."""
+"""Share of turns going back and forth, beyond the null, that is worth reporting."""
 SMALLEST_STUCK_RISE = 0.05
-"""Rise in the share of repeated turns without effect that is worth telling."""
+"""Rise in the share of repeated turns without effect that is worth reporting."""
 LATEST = 5
-"""How many of the newest measurements speak for the present."""
+"""Newest measurements that stand for the present."""
 LOST = 0.05
 """A link that once was significant counts as lost when its newest p-values are above this."""
 BLIND = 0.5
-"""How often the own image beats another one where reasoning does not look at it."""
+"""How often the own image beats another one where reasoning does not depend on it: a coin flip."""
 _REGIME_NEEDS = {
     "retrieval_p_value",
     "retrieval_above_chance",
@@ -44,7 +44,7 @@ _REGIME_WORDS = {
 }
 
 
-class Measured(Protocol):
+class StepMetrics(Protocol):
     """A step and its numbers: a ``StepRecord``, or anything like it."""
 
     @property
@@ -70,7 +70,7 @@ class Finding:
     """The numbers the finding rests on."""
 
 
-def find_failures(records: Sequence[Measured]) -> list[Finding]:
+def find_failures(records: Sequence[StepMetrics]) -> list[Finding]:
     """All failures that the records show, the severe ones first.
 
     A detector whose metrics were not recorded, or not often enough to tell, finds nothing.
@@ -79,7 +79,7 @@ def find_failures(records: Sequence[Measured]) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.severity != "severe")
 
 
-def reasoning_shrinkage(records: Sequence[Measured]) -> Finding | None:
+def reasoning_shrinkage(records: Sequence[StepMetrics]) -> Finding | None:
     """Reasoning gets shorter step by step: the outward sign of collapse in the paper's runs."""
     steps, values = series(records, "rollout/reasoning_tokens")
     found = trend(values)
@@ -92,13 +92,13 @@ def reasoning_shrinkage(records: Sequence[Measured]) -> Finding | None:
         "reasoning_shrinkage",
         departure(steps, values, found),
         "severe" if drop >= 0.5 else "warning",
-        f"Reasoning shrinks: {found.start:.1f} tokens a reply in the first third of the run, "
+        f"Reasoning shrinks: {found.start:.1f} tokens per reply in the first third of the run, "
         f"{found.end:.1f} in the last (p = {found.p_falling:.2g})",
         {"start": found.start, "end": found.end, "drop": drop, "p_value": found.p_falling},
     )
 
 
-def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
+def entropy_gaming(records: Sequence[StepMetrics]) -> Finding | None:
     """Entropy rises while information about the prompt falls: variety that serves nothing."""
     prefix = "collapse/first_turn/"
     steps, information = series(records, f"{prefix}mi_estimate")
@@ -117,7 +117,7 @@ def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
         "entropy_gaming",
         departure(steps, information, down),
         "severe" if down.end <= down.start / 2.0 else "warning",
-        f"Entropy rises ({up.start:.3f} to {up.end:.3f} nats a token) while information about the "
+        f"Entropy rises ({up.start:.3f} to {up.end:.3f} nats per token) while information about the "
         f"prompt falls ({down.start:.3f} to {down.end:.3f}): the variety is not about the task",
         {
             "entropy_start": up.start,
@@ -130,7 +130,7 @@ def entropy_gaming(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def reasoning_collapse(records: Sequence[Measured]) -> Finding | None:
+def reasoning_collapse(records: Sequence[StepMetrics]) -> Finding | None:
     """The newest two cross-scorings both show a collapsed regime, low-entropy or template."""
     prefix = "collapse/first_turn/"
     named: list[tuple[int, Regime]] = []
@@ -153,7 +153,7 @@ def reasoning_collapse(records: Sequence[Measured]) -> Finding | None:
     return Finding(last.value, since, "severe", _REGIME_WORDS[last], newest)
 
 
-def action_oscillation(records: Sequence[Measured]) -> Finding | None:
+def action_oscillation(records: Sequence[StepMetrics]) -> Finding | None:
     """Turns go back and forth, more often than the same turns in random order would."""
     steps, share = series(records, "rollout/oscillation")
     null = series(records, "rollout/oscillation_null")[1]
@@ -180,7 +180,7 @@ def action_oscillation(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def stuck_actions(records: Sequence[Measured]) -> Finding | None:
+def stuck_actions(records: Sequence[StepMetrics]) -> Finding | None:
     """More and more turns repeat an action that changed nothing."""
     steps, values = series(records, "rollout/stuck")
     found = trend(values)
@@ -196,7 +196,7 @@ def stuck_actions(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def unused_reasoning(records: Sequence[Measured]) -> Finding | None:
+def unused_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
     """Actions followed the reasoning once; they no longer do."""
     return _lost_link(
         records,
@@ -206,7 +206,7 @@ def unused_reasoning(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
+def input_blind_actions(records: Sequence[StepMetrics]) -> Finding | None:
     """Actions depended on the prompt once; they no longer do."""
     return _lost_link(
         records,
@@ -216,7 +216,7 @@ def input_blind_actions(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
+def image_blind_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
     """The image made its reasoning likelier than another would once; it no longer does."""
     steps, low = series(records, "vision/first_turn/grounding_low")
     share = series(records, "vision/first_turn/grounding")[1]
@@ -232,7 +232,7 @@ def image_blind_reasoning(records: Sequence[Measured]) -> Finding | None:
     )
 
 
-DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
+DETECTORS: tuple[Callable[[Sequence[StepMetrics]], Finding | None], ...] = (
     reasoning_collapse,
     entropy_gaming,
     reasoning_shrinkage,
@@ -244,13 +244,13 @@ DETECTORS: tuple[Callable[[Sequence[Measured]], Finding | None], ...] = (
 )
 
 
-def series(records: Sequence[Measured], name: str) -> tuple[list[int], list[float]]:
+def series(records: Sequence[StepMetrics], name: str) -> tuple[list[int], list[float]]:
     """Steps at which a metric was recorded, and its values there."""
     there = [record for record in records if name in record.metrics]
     return [record.step for record in there], [record.metrics[name] for record in there]
 
 
-def noise_of_change(records: Sequence[Measured], name: str) -> float:
+def noise_of_change(records: Sequence[StepMetrics], name: str) -> float:
     """How far the first and the last third of a metric may differ by what its intervals allow (95%).
 
     0 for a metric without intervals.
@@ -258,13 +258,16 @@ def noise_of_change(records: Sequence[Measured], name: str) -> float:
     low, high = (series(records, f"{name}_{end}")[1] for end in ("low", "high"))
     if not low or len(low) != len(high):
         return 0.0
+    # A 95% interval is 2 x 1.96 standard errors wide; errors of the two thirds add as independent ones.
     variance = ((np.array(high) - np.array(low)) / 3.92) ** 2
     third = max(len(variance) // 3, 1)
     ends = variance[:third].mean() / third + variance[-third:].mean() / third
     return float(1.96 * np.sqrt(ends))
 
 
-def _lost_link(records: Sequence[Measured], name: str, metric: str, words: str) -> Finding | None:
+def _lost_link(
+    records: Sequence[StepMetrics], name: str, metric: str, words: str
+) -> Finding | None:
     """A link whose first two measurements were significant and whose last two are not nearly so."""
     full = f"flow/first_turn/{metric}_p_value"
     steps, p_values = series(records, full)

@@ -1,7 +1,7 @@
 """The four regimes: is reasoning diverse, and does it depend on its prompt?
 
 No threshold here is a matter of taste. Each lies between a null (reasoning that ignores its prompt; a
-prompt with one reasoning) and, where there is one, a baseline (the same run when it started, or a
+prompt with one reasoning trace) and, where there is one, a baseline (the same run when it started, or a
 reference model). With means m0, m1 and spreads s0, s1 of a single trace, the equal-error point
 
     t = (m0 s1 + m1 s0) / (s0 + s1)          so that (t - m0) / s0 = (m1 - t) / s1
@@ -22,7 +22,7 @@ from ragen2.diagnostics.statistics.resampling import Z95
 SIGNIFICANT = 0.01
 """Permutation p-value at or below which retrieval, or MI, beats its null."""
 ONE_REASONING = math.log(2.0)
-"""Spread of H(Z|X) under the null of one reasoning a prompt: below two effective ones, it is one."""
+"""Spread of H(Z|X) under the null of one trace per prompt: below two effective ones, it is one."""
 
 
 class Regime(StrEnum):
@@ -33,9 +33,9 @@ class Regime(StrEnum):
     TEMPLATE_COLLAPSE = "template_collapse"
     """Varied reasoning that ignores the prompt: entropy looks healthy, the agent is not."""
     COMPRESSED_GROUNDED = "compressed_grounded"
-    """One reasoning a prompt, but the right one for it."""
+    """One reasoning trace per prompt, but the right one for it."""
     LOW_ENTROPY_COLLAPSE = "low_entropy_collapse"
-    """One reasoning for everything."""
+    """One reasoning trace for everything."""
     UNDECIDED = "undecided"
     """Too few traces to tell: even perfect retrieval could be chance."""
 
@@ -44,7 +44,7 @@ def regime(metrics: Mapping[str, float], baseline: Mapping[str, float] | None = 
     """Name the regime of what ``measure`` returned (without prefix).
 
     Grounded: retrieval and MI both beat their permutation null, and retrieval is nearer to the baseline
-    than to chance. Diverse: a prompt has at least two effective reasonings, and H(Z|X) is nearer to the
+    than to chance. Diverse: a prompt has at least two effective traces, and H(Z|X) is nearer to the
     baseline than to that. A batch too small for either verdict on grounding is undecided.
     """
     is_grounded = beats_null(metrics) and not _is_below_baseline(metrics, baseline)
@@ -77,7 +77,7 @@ def beats_null(metrics: Mapping[str, float]) -> bool:
 
 
 def can_tell(num_traces: float, num_prompts: float) -> bool:
-    """Whether perfect retrieval would be significant: its chance is one in the ways to deal traces out."""
+    """Whether perfect retrieval would be significant: its chance is one in the number of assignments."""
     each = num_traces / num_prompts
     log_chance = num_prompts * math.lgamma(each + 1.0) - math.lgamma(num_traces + 1.0)
     return log_chance <= math.log(SIGNIFICANT)
@@ -94,9 +94,9 @@ def retrieval_threshold(
     if baseline is None or baseline["num_prompts"] < 2.0:
         return None
     chance = metrics["retrieval_chance"]
-    room = (1.0 - chance) / (1.0 - baseline["retrieval_chance"])
-    mean = chance + room * (baseline["retrieval_accuracy"] - baseline["retrieval_chance"])
-    spread = room * _retrieval_spread(baseline)
+    scale = (1.0 - chance) / (1.0 - baseline["retrieval_chance"])
+    mean = chance + scale * (baseline["retrieval_accuracy"] - baseline["retrieval_chance"])
+    spread = scale * _retrieval_spread(baseline)
     return equal_error_point(chance, math.sqrt(chance * (1.0 - chance)), mean, spread)
 
 
@@ -163,4 +163,4 @@ def _grounding_words(metrics: Mapping[str, float], baseline: Mapping[str, float]
 def _diversity_words(metrics: Mapping[str, float], baseline: Mapping[str, float] | None) -> str:
     entropy, least = metrics["conditional_entropy_seq"], diversity_threshold(baseline)
     side = "not below" if entropy >= least else "below"
-    return f"H(Z|X) of {entropy:.1f} nats a reasoning is {side} {least:.1f}"
+    return f"H(Z|X) of {entropy:.1f} nats per trace is {side} {least:.1f}"

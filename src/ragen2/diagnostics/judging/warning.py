@@ -33,7 +33,7 @@ CAP = 1.5
 LEVEL_DECAY = 0.9
 """Of the moving average that the baseline rises to."""
 FLOOR = 0.05
-"""P-values above this speak for chance, those below it against."""
+"""P-values above this are evidence of chance, those below it against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WarningState:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Measurement:
     """One measurement of a signal, scaled so that its null value is 0."""
 
     value: float
@@ -105,8 +105,8 @@ class EarlyWarning(Settings):
         for metrics in known:
             state = replace(
                 state,
-                mi=_learn(state.mi, _read_mi(metrics)),
-                retrieval=_learn(state.retrieval, _read_retrieval(metrics)),
+                mi=_learn(state.mi, _mi_measurement(metrics)),
+                retrieval=_learn(state.retrieval, _retrieval_measurement(metrics)),
             )
         return state
 
@@ -114,21 +114,23 @@ class EarlyWarning(Settings):
         """Take one measurement as ``measure`` returned it; one that compares nothing changes nothing."""
         if metrics.get("num_prompts", 0.0) < 2.0:
             return state
-        mi = self._follow(state.mi, _read_mi(metrics), is_known=state.is_known)
-        retrieval = self._follow(state.retrieval, _read_retrieval(metrics), is_known=state.is_known)
+        mi = self._follow(state.mi, _mi_measurement(metrics), is_known=state.is_known)
+        retrieval = self._follow(
+            state.retrieval, _retrieval_measurement(metrics), is_known=state.is_known
+        )
         floor = self._sum(state.floor, _floor_drop(metrics))
         return self._judge(replace(state, mi=mi, retrieval=retrieval, floor=floor))
 
-    def _follow(self, signal: SignalState, reading: Reading, *, is_known: bool) -> SignalState:
+    def _follow(self, signal: SignalState, found: Measurement, *, is_known: bool) -> SignalState:
         if signal.num < self.baseline and not is_known:
-            return _learn(signal, reading)
-        drop = (1.0 - self.tolerated) * signal.baseline - reading.value
+            return _learn(signal, found)
+        drop = (1.0 - self.tolerated) * signal.baseline - found.value
         # Where nothing ever varied, any drop is as large as a drop can count.
-        noise = math.sqrt(_noise(signal, reading)) or abs(drop) / LARGEST or 1.0
+        noise = math.sqrt(_noise(signal, found)) or abs(drop) / LARGEST or 1.0
         clipped = min(LARGEST, max(-LARGEST, drop / noise))
-        level = LEVEL_DECAY * signal.level + (1.0 - LEVEL_DECAY) * reading.value
+        level = LEVEL_DECAY * signal.level + (1.0 - LEVEL_DECAY) * found.value
         return replace(
-            _remember(signal, reading, largest=LARGEST * math.sqrt(2.0) * noise),
+            _remember(signal, found, largest=LARGEST * math.sqrt(2.0) * noise),
             baseline=max(signal.baseline, level),
             level=level,
             drop=clipped,
@@ -156,22 +158,22 @@ def _reason(state: WarningState, threshold: float) -> str:
     if max(mi.statistic, retrieval.statistic) < threshold:
         return "retrieval and mutual information are at chance"
     if mi.statistic >= retrieval.statistic:
-        return f"mutual information fell to {mi.last:.3g} from a baseline of {mi.baseline:.3g} nats a token"
+        return f"mutual information fell to {mi.last:.3g} from a baseline of {mi.baseline:.3g} nats per token"
     return (
         f"retrieval above chance fell to {retrieval.last:.2f} from a baseline of "
         f"{retrieval.baseline:.2f} (1 is perfect, 0 is chance)"
     )
 
 
-def _read_mi(metrics: Mapping[str, float]) -> Reading:
-    return Reading(metrics["mi_estimate"], _error(metrics, "mi_estimate"))
+def _mi_measurement(metrics: Mapping[str, float]) -> Measurement:
+    return Measurement(metrics["mi_estimate"], _error(metrics, "mi_estimate"))
 
 
-def _read_retrieval(metrics: Mapping[str, float]) -> Reading:
+def _retrieval_measurement(metrics: Mapping[str, float]) -> Measurement:
     """Retrieval as the share of what is above chance: 0 at chance, 1 when perfect, for any P."""
-    room = 1.0 - metrics["retrieval_chance"]
-    value = (metrics["retrieval_accuracy"] - metrics["retrieval_chance"]) / room
-    return Reading(value, _error(metrics, "retrieval_accuracy") / room)
+    above_chance = 1.0 - metrics["retrieval_chance"]
+    value = (metrics["retrieval_accuracy"] - metrics["retrieval_chance"]) / above_chance
+    return Measurement(value, _error(metrics, "retrieval_accuracy") / above_chance)
 
 
 def _error(metrics: Mapping[str, float], name: str) -> float:
@@ -181,7 +183,7 @@ def _error(metrics: Mapping[str, float], name: str) -> float:
 
 
 def _floor_drop(metrics: Mapping[str, float]) -> float:
-    """How far the better of the two p-values speaks for chance; 0 when the batch cannot tell."""
+    """How far the better of the two p-values is evidence of chance; 0 when the batch cannot tell."""
     if "retrieval_p_value" not in metrics:
         return 0.0
     if not can_tell(metrics["num_traces"], metrics["num_prompts"]):
@@ -189,26 +191,26 @@ def _floor_drop(metrics: Mapping[str, float]) -> float:
     return math.log(min(metrics["retrieval_p_value"], metrics["mi_p_value"]) / FLOOR)
 
 
-def _learn(signal: SignalState, reading: Reading) -> SignalState:
-    after = _remember(signal, reading)
-    mean = signal.baseline + (reading.value - signal.baseline) / after.num
+def _learn(signal: SignalState, found: Measurement) -> SignalState:
+    after = _remember(signal, found)
+    mean = signal.baseline + (found.value - signal.baseline) / after.num
     return replace(after, baseline=mean, level=mean)
 
 
-def _remember(signal: SignalState, reading: Reading, *, largest: float = math.inf) -> SignalState:
+def _remember(signal: SignalState, found: Measurement, *, largest: float = math.inf) -> SignalState:
     """Count a measurement; its step counts as noise up to ``largest``, so that a fall hides no fall."""
-    step = min(largest, abs(reading.value - signal.last)) if signal.num else 0.0
+    step = min(largest, abs(found.value - signal.last)) if signal.num else 0.0
     return replace(
         signal,
         num=signal.num + 1,
-        last=reading.value,
+        last=found.value,
         squares=signal.squares + step**2 / 2.0,
-        errors=signal.errors + reading.error**2,
+        errors=signal.errors + found.error**2,
     )
 
 
-def _noise(signal: SignalState, reading: Reading) -> float:
+def _noise(signal: SignalState, found: Measurement) -> float:
     """Variance of a measurement: what successive ones differ by, or what the intervals say if more."""
     seen = signal.squares / max(1, signal.num - 1)
     said = signal.errors / signal.num
-    return max(seen, said, reading.error**2)
+    return max(seen, said, found.error**2)

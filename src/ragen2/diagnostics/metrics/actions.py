@@ -1,4 +1,4 @@
-"""What actions alone tell: whether they depend on their prompt, and whether they go round in circles.
+"""What actions alone show: whether they depend on their prompt, and whether they go back and forth.
 
 Shape letters: P prompts, A different actions, B draws, N traces.
 """
@@ -29,10 +29,10 @@ class ActionInformation:
     raw: float
     """The plug-in estimate: too high, the more so the fewer actions a prompt has."""
     null: float
-    """Mean plug-in estimate when actions are dealt out to the prompts at random."""
+    """Mean plug-in estimate when actions are permuted among the prompts."""
     adjusted: float
     """``bound * (raw - null) / (bound - null)``: 0 in the mean for actions that ignore their prompt,
-    the plug-in value for those that are a function of it."""
+    the plug-in value for those that are a function of it (adjusted for chance as by Vinh et al. 2010)."""
     p_value: float
     """Chance of ``raw`` if actions ignored their prompt."""
     bound: float
@@ -61,9 +61,9 @@ def action_information(
     null = float(null_B.mean())
     entropy = float(_entropy(np.bincount(action_N)[None])[0])
     bound = min(entropy, float(_entropy(np.bincount(owner_N)[None])[0]))
-    # Actions that are all alike have no room above the null, and no information.
-    room = bound - null
-    adjusted = bound * (raw - null) / room if room > 1e-9 else 0.0
+    # Actions that are all alike have nothing above the null, and no information.
+    most = bound - null
+    adjusted = bound * (raw - null) / most if most > 1e-9 else 0.0
     p_value = permutation_p_value(raw, null_B)
     return ActionInformation(raw, null, adjusted, p_value, bound, entropy)
 

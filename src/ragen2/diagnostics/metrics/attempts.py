@@ -28,8 +28,8 @@ class Played:
     @property
     def behaviour(self) -> tuple[str, ...]:
         """Actions (case and spaces folded) and outcome: plays that differ here did other things."""
-        deeds = (" ".join(action.lower().split()) for action in self.actions)
-        return (*deeds, self.outcome, self.image)
+        actions = (" ".join(action.lower().split()) for action in self.actions)
+        return (*actions, self.outcome, self.image)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -193,7 +193,7 @@ def _with_texts(
 
 
 def measured_scopes(names: Iterable[str]) -> list[str]:
-    """Scopes that metrics of these names speak of, the first turn first, turns in order."""
+    """Scopes that metrics of these names are about, the first turn first, turns in order."""
     found = {match[1] for name in names if (match := MEASURED.fullmatch(name))}
     turns = sorted((s for s in found if s.startswith("turn_")), key=lambda s: int(s[5:]))
     return [scope for scope in (FIRST_TURN, *turns, "trajectory", PROBE) if scope in found]
@@ -226,7 +226,7 @@ def check_scope(name: str, traces: list[Trace], *, fewest: int = 2) -> ScopeTrac
     prompts = len(first_of_prompts(traces))
     problem = ""
     if len(traces) < fewest:
-        problem = f"{len(traces)} reasonings to score, {fewest} are needed"
+        problem = f"{len(traces)} reasoning traces to score, {fewest} are needed"
     elif prompts < 2:
-        problem = f"{prompts} distinct prompt among {len(traces)} reasonings, 2 are needed"
+        problem = f"{prompts} distinct prompt among {len(traces)} reasoning traces, 2 are needed"
     return ScopeTraces(name, traces, problem)

@@ -1,4 +1,4 @@
-"""What a filter does to the diet: which prompts are left out, and whether that narrows over time."""
+"""What a filter does to the training data: which prompts it leaves out, and whether ever more of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _share(name: str, rows_P: BoolArray, kept_P: BoolArray) -> dict[str, float]:
 def _inflation(groups: Sequence[Group], solved_P: FloatArray) -> dict[str, float]:
     """Share of reward variance that solving or not does not explain.
 
-    A policy can earn its place in the filter by making rewards vary in ways beside the task.
+    A policy can earn its place in the filter by making rewards vary beside the task.
     """
     shares = []
     for group, rate in zip(groups, solved_P, strict=True):

@@ -10,22 +10,24 @@ With A an action, Z its reasoning, X its prompt, and a prime for another prompt'
 Since A is drawn from p(.|X,Z), each of the first three is a mean of Kullback-Leibler divergences: 0 exactly
 where the exchange does not change what the policy does, above 0 where it does.
 
-Shape letters: N traces, S exchanges a trace, B draws.
+Shape letters: N traces, S exchanges per trace, B draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from enum import StrEnum
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
+from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.diagnostics.metrics.actions import action_information, actions_by_prompt, is_comparable
 from ragen2.diagnostics.statistics.resampling import permutation_p_value, stratified_spread
-from ragen2.scoring.flow import ActionTrace, FlowScores, action_traces, owners, score_flow
+from ragen2.scoring.exchanges import ActionTrace, FlowScores, action_traces, owners, score_flow
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray
 
@@ -34,13 +36,16 @@ FEWEST_TRACES = 8
 EXCHANGES = ("reasoning_action_swap", "reasoning_action_blank", "input_action_direct")
 
 
+AnyTrace = TypeVar("AnyTrace")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scope:
-    """The replies of one turn position, or in ``problem`` why they cannot be compared."""
+class TurnScope(Generic[AnyTrace]):
+    """The traces of one turn position, or in ``problem`` why they cannot be compared."""
 
     name: str
     turn: int
-    traces: list[ActionTrace]
+    traces: list[AnyTrace]
     problem: str
 
 
@@ -79,20 +84,20 @@ class Flow(Diagnostic):
             whole.absent |= {f"flow/{scope.name}/{name}": why for name, why in absent.items()}
         return whole
 
-    def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
+    def _scopes(self, evidence: Evidence) -> Iterator[TurnScope[ActionTrace]]:
         """The replies of each scope; the same evidence always gives the same ones."""
         trajectories = [one for group in evidence.groups for one in group.trajectories]
         longest = max((len(one.turns) for one in trajectories), default=0)
         if "turns" in self.scopes and longest < 2:
-            yield _Scope("turns", 2, [], "no trajectory has a second turn")
+            yield TurnScope("turns", 2, [], "no trajectory has a second turn")
         last = longest if "turns" in self.scopes else 1
         for turn in range(1 if "first_turn" in self.scopes else 2, last + 1):
             rng = stream(evidence.seed, "flow traces", evidence.step, turn)
             traces = action_traces(evidence.groups, turn, self.max_traces, rng)
             name = "first_turn" if turn == 1 else f"turn_{turn}"
-            yield _Scope(name, turn, traces, _problem(traces))
+            yield TurnScope(name, turn, traces, _problem(traces))
 
-    def _input_action(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _input_action(self, scope: TurnScope[ActionTrace], evidence: Evidence) -> Metrics:
         actions = actions_by_prompt(evidence.groups, scope.turn)
         found = action_information(actions, resamples=self.resamples, seed=evidence.step)
         if found is None:
@@ -105,7 +110,7 @@ class Flow(Diagnostic):
             "action_entropy": found.entropy,
         }
 
-    def _exchanges(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _exchanges(self, scope: TurnScope[ActionTrace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         rng = stream(evidence.seed, "flow", evidence.step, scope.turn)
         scores = score_flow(
@@ -115,7 +120,7 @@ class Flow(Diagnostic):
 
 
 def measure_flow(scores: FlowScores, resamples: int, rng: np.random.Generator) -> Metrics:
-    """Each exchange's effect a token and (``_seq``) an action, with 95% interval and p-value.
+    """Each exchange's effect per token and (``_seq``) per action, with 95% interval and p-value.
 
     The interval is for these prompts: replies are resampled within them. The p-value flips the signs
     of the replies' effects: given prompts and exchanges, their actions are independent draws.
@@ -159,6 +164,48 @@ def sign_flip_p_value(value_N: FloatArray, draws: int, rng: np.random.Generator)
     return permutation_p_value(float(value_N.mean()), null_B)
 
 
+class Link(StrEnum):
+    """What the evidence says about one link."""
+
+    HOLDS = "holds"
+    """Above 0 and beyond its null."""
+    NOT_SEEN = "not seen"
+    """Not beyond its null: broken, or too weak for this many traces."""
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The three links of a batch and the sentence about them."""
+
+    input_reasoning: Link
+    reasoning_action: Link
+    input_action: Link
+    text: str
+
+
+def read_chain(metrics: Mapping[str, float], scope: str = "first_turn") -> Chain:
+    """Read the links off the metrics of one step, with their prefixes.
+
+    Input -> reasoning is retrieval above chance, as in the regimes; reasoning -> action is the effect of
+    swapping in another prompt's reasoning; input -> action is I(X;A).
+    """
+    collapse, flow = f"collapse/{scope}/", f"flow/{scope}/"
+    swap, information = f"{flow}reasoning_action_swap", f"{flow}input_action"
+    first = _link(metrics, f"{collapse}retrieval_above_chance", f"{collapse}retrieval_p_value")
+    second = _link(metrics, f"{swap}_seq", f"{swap}_p_value")
+    whole = _link(metrics, information, f"{information}_p_value")
+    details = [
+        f"input -> reasoning {first.value}"
+        + _numbers(metrics, "retrieval above chance", f"{collapse}retrieval_above_chance"),
+        f"reasoning -> action {second.value}"
+        + _numbers(metrics, "nats lost with another's reasoning", f"{swap}_seq"),
+        f"input -> action {whole.value}" + _numbers(metrics, "I(X;A) in nats", information),
+    ]
+    text = f"{_conclusion(first, second, whole)}: {'; '.join(details)}"
+    return Chain(first, second, whole, text)
+
+
 def _problem(traces: list[ActionTrace]) -> str:
     if len(traces) < FEWEST_TRACES:
         return f"{len(traces)} replies with reasoning and action, {FEWEST_TRACES} are needed"
@@ -166,3 +213,30 @@ def _problem(traces: list[ActionTrace]) -> str:
     if prompts < 2:
         return f"{prompts} distinct prompt among {len(traces)} replies, 2 are needed"
     return ""
+
+
+def _link(metrics: Mapping[str, float], value: str, p_value: str) -> Link:
+    if value not in metrics or p_value not in metrics:
+        return Link.NOT_MEASURED
+    holds = metrics[value] > 0.0 and metrics[p_value] <= SIGNIFICANT
+    return Link.HOLDS if holds else Link.NOT_SEEN
+
+
+def _numbers(metrics: Mapping[str, float], label: str, name: str) -> str:
+    return f" ({label}: {metrics[name]:.3f})" if name in metrics else ""
+
+
+def _conclusion(first: Link, second: Link, whole: Link) -> str:
+    if Link.NOT_MEASURED in {first, second, whole}:
+        return "The chain was not measured whole"
+    if whole is Link.NOT_SEEN:
+        return "No dependence of actions on the input is seen"
+    sentences = {
+        (Link.HOLDS, Link.HOLDS): "The chain is whole",
+        (Link.HOLDS, Link.NOT_SEEN): "Reasoning is about the input, but actions do not follow it",
+        (Link.NOT_SEEN, Link.HOLDS): (
+            "Actions follow the reasoning, but get what they know of the input past it"
+        ),
+        (Link.NOT_SEEN, Link.NOT_SEEN): "Actions depend on the input, past the reasoning",
+    }
+    return sentences[first, second]

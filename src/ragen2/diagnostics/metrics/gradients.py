@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.policy import Gradient
 from ragen2.types import FloatArray
 
@@ -54,11 +55,11 @@ class PromptGradient:
     norm: float
     """Of the mean over its rollouts of (return - mean return) times the score function."""
     bound: float
-    """sqrt(variance) times the root mean square of the score functions' norms (Cauchy-Schwarz)."""
+    """sqrt(variance) times the root mean square of the score functions' norms (Cauchy-Schwarz, RAGEN-2)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class NormTrend:
     """How a part's norm goes with reward variance over the buckets."""
 
     part: str
@@ -79,7 +80,7 @@ class GradientReport:
     buckets: tuple[BucketGradient, ...]
     prompts: tuple[PromptGradient, ...]
 
-    def trends(self) -> tuple[Trend, ...]:
+    def trends(self) -> tuple[NormTrend, ...]:
         """Of every part that was measured, over all buckets but ``all``."""
         buckets = [bucket for bucket in self.buckets if bucket.name != "all"]
         parts = [part for part in ALL_PARTS if buckets and all(part in b.norms for b in buckets)]
@@ -135,23 +136,9 @@ def cosines(vectors: Mapping[str, Gradient]) -> dict[str, float]:
     return found
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank; None below 3 pairs or without spread."""
-    if len(first) < 3 or np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
-        return None
-    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
-
-
-def ranks(values: Sequence[float]) -> FloatArray:
-    """Rank of each value, from 1; equal values share their mean rank."""
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray(ends[place] - (counts[place] - 1) / 2.0)
-
-
-def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> Trend:
+def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> NormTrend:
     smallest = min(norms)
-    return Trend(
+    return NormTrend(
         part=part,
         lowest=norms[0],
         highest=norms[-1],
@@ -199,7 +186,7 @@ class PolicyGradient:
 
     @property
     def snr(self) -> float | None:
-        """Squared length of the mean over its estimated variance; None when that cannot be told."""
+        """Squared length of the mean over its estimated variance; None when that cannot be estimated."""
         if self.count < 2:
             return None
         signal = self.mean_norm**2
@@ -229,7 +216,7 @@ class ProbeRecord(BaseModel):
     """Lower edges of the buckets; empty for buckets of equal size."""
     buckets: tuple[BucketGradient, ...]
     prompts: tuple[PromptGradient, ...]
-    trends: tuple[Trend, ...]
+    trends: tuple[NormTrend, ...]
     prompt_correlation: float | None
     """Rank correlation of the prompts' policy gradient norm and their reward variance."""
     seconds: dict[str, float]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import p_values
-from ragen2.diagnostics.metrics.trace_statistics import credit, rivals, score_forms
+from ragen2.diagnostics.statistics.trace_statistics import credit, rivals, score_forms
 from ragen2.seeding import stream
 from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
 
@@ -33,11 +33,11 @@ def length_control(
     * ``length_explained``: share of the variance of length that the prompt explains, corrected for
       chance; absent when all traces are of one length or each prompt has one trace.
     * ``length_retrieval``: how often the prompt whose other traces have the nearest mean length is the
-      own one; absent with one trace a prompt. Its chance is that of retrieval.
+      own one; absent with one trace per prompt. Its chance is that of retrieval.
     * ``length_matched_retrieval`` and ``length_matched_chance``: retrieval against the half of the other
       prompts whose mean length is nearest. If it stays high, content did it.
     * ``mi_length_matched_p_value``, ``retrieval_length_matched_p_value``: permutation p-values when
-      owners are dealt out anew only among traces of like length. Small ones say that length alone
+      owners are permuted only among traces of like length. Small ones say that length alone
       cannot explain the dependence; with ``resamples=0`` they are left out.
     """
     matrix = ScoreMatrix(
@@ -56,8 +56,8 @@ def length_control(
         found |= _matched_retrieval(matrix)
     if resamples:
         strata_N = length_strata(matrix.length_N)
-        told = p_values(matrix, strata_N, resamples, stream("length control", seed))
-        found |= {f"{name}_length_matched_p_value": value for name, value in told.items()}
+        found_p = p_values(matrix, strata_N, resamples, stream("length control", seed))
+        found |= {f"{name}_length_matched_p_value": value for name, value in found_p.items()}
     return found
 
 

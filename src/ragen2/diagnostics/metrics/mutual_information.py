@@ -1,13 +1,17 @@
-"""How much reasoning Z tells about its prompt X: the MI proxies, retrieval and entropies.
+"""How much reasoning Z tells about its prompt X: the MI proxies, retrieval and entropies of RAGEN-2.
 
-All start from the matrix of summed log-probs of N traces under P distinct prompts. With
-``L = logp / length`` (per token) or ``S = logp`` (per sequence), and logs in nats:
+Definitions are those of the paper (arXiv 2604.06268). All start from the matrix of summed log-probs of N
+traces under P distinct prompts. In nats, with ``L = logp / length`` per token or ``S = logp`` per sequence:
 
     matched_i   = L[i, owner_i]
     marginal_i  = log mean_j exp L[i, j]
     MI          = mean(matched - marginal)          at most log P
     H(Z|X)      = -mean matched
     H(Z)        = -mean marginal                    so H(Z) - H(Z|X) = MI
+
+The bound: the own prompt is one of the P in the mean, so marginal_i is at least matched_i - log P. Per token
+the mixture is one of geometric means, a proxy free of length; per sequence it is a true mixture, but soon at
+its bound.
 """
 
 from __future__ import annotations
@@ -17,12 +21,6 @@ from typing import Literal
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.trace_statistics import (
-    RECALL_AT,
-    TIE,
-    score_forms,
-    trace_statistics,
-)
 from ragen2.diagnostics.statistics.jackknife import Moments, prompt_influence
 from ragen2.diagnostics.statistics.resampling import (
     Interval,
@@ -34,6 +32,12 @@ from ragen2.diagnostics.statistics.resampling import (
     student_quantile,
     wilson_interval,
 )
+from ragen2.diagnostics.statistics.trace_statistics import (
+    RECALL_AT,
+    TIE,
+    score_forms,
+    trace_statistics,
+)
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
@@ -41,6 +45,7 @@ IntervalKind = Literal["batch", "population"]
 STD_FLOOR = 1e-3
 """Added to the spread a z-score divides by, as the reference does."""
 EMA_DECAY = 0.9
+"""Weight of the earlier steps in the moving average, as in the reference."""
 LEAST_SHARE = 0.8
 """Share of the jackknife's variance that a correction for pairs leaves at least: with few prompts the
 correction is itself noise."""
@@ -95,7 +100,7 @@ def measure(
             is returned as ``marginal_std_ema`` and ``marginal_std_ema_seq``.
         seed: of the resampling.
 
-    Intervals are left out where the batch cannot tell: of kind ``batch`` with one trace a prompt, of
+    Intervals are left out where the batch cannot tell: of kind ``batch`` with one trace per prompt, of
     kind ``population`` with fewer than three prompts.
     """
     matrix = ScoreMatrix(
@@ -129,7 +134,7 @@ def p_values(
 ) -> dict[str, float]:
     """Chance of ``mi`` and ``retrieval`` this large if traces ignored their prompts.
 
-    Owners are dealt out anew among the traces of each stratum.
+    Owners are permuted among the traces of each stratum.
     """
     rows = np.arange(len(matrix.owner_N))
     token_NP = score_forms(matrix)[""]
@@ -262,12 +267,13 @@ def _kept_once(variance_M: FloatArray, twice_M: FloatArray, names: list[str]) ->
 
 
 def _linear(per_trace: dict[str, FloatArray], average: _Average) -> dict[str, FloatArray]:
-    """Values a trace whose mean moves like each metric: a ratio is replaced by its tangent."""
+    """One value per trace, whose mean moves like each metric: a ratio is replaced by its tangent."""
     metrics: dict[str, FloatArray] = {}
     for suffix, name in (("", "mi_estimate"), ("_seq", "mi_seq_estimate")):
         matched_N, marginal_N = per_trace[f"matched{suffix}"], per_trace[f"marginal{suffix}"]
         information_N, std = matched_N - marginal_N, float(marginal_N.std())
         square_N = (marginal_N - marginal_N.mean()) ** 2
+        # The delta method: a std moves like (squares - variance) / (2 std), a / b like (a - (a / b) b') / b.
         widening_N = (square_N - std**2) / (2.0 * std) if std > 0.0 else np.zeros_like(square_N)
         metrics[name] = information_N
         for kind, offset, slope in (

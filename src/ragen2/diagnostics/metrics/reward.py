@@ -50,6 +50,7 @@ def noise_split(returns_GR: FloatArray) -> NoiseSplit:
         )
     replays = returns_GR.shape[1]
     environment = float(returns_GR.var(axis=1, ddof=1).mean())
+    # One-way analysis of variance: means over R replays still carry 1/R of the luck, which is taken off.
     between = float(returns_GR.mean(axis=1).var(ddof=1))
     return NoiseSplit(policy=between - environment / replays, environment=environment)
 
@@ -152,7 +153,7 @@ class Reward(Diagnostic):
 def reward_spread(rewards_PG: Sequence[FloatArray]) -> Metrics:
     """Within-prompt spread over a batch. Variance is the unbiased estimate (ddof 1).
 
-    ``variance_std_over_mean`` is Std(RV)/Mean(RV), the paper's predictor of whether filtering helps, and
+    ``variance_std_over_mean`` is Std(RV)/Mean(RV), RAGEN-2's predictor of whether filtering helps, and
     ``std_std_over_mean`` the same of standard deviations. Both, and ``effective_prompts``, are left out
     when no prompt has any variance.
     """
@@ -179,7 +180,7 @@ def std_over_mean(values_P: FloatArray) -> float:
 
 
 def effective_number(weights_P: FloatArray) -> float:
-    """Equal weights that would be as even as these: (sum w)^2 / sum w^2 = P / (1 + (std/mean)^2)."""
+    """Kish's effective sample size (1965): (sum w)^2 / sum w^2 = P / (1 + (std/mean)^2)."""
     scaled = weights_P / weights_P.max()  # squares of tiny weights would vanish
     return float(scaled.sum() ** 2 / (scaled**2).sum())
 

@@ -74,7 +74,7 @@ class Triage(Diagnostic):
         return triage_shares(self.judge(evidence))
 
     def judge(self, evidence: Evidence) -> list[Triaged]:
-        """One verdict a group, in order."""
+        """One verdict per group, in order."""
         prompts = [attempts_of(group) for group in evidence.groups]
         replayer = evidence.replayer if self.replays else None
         if replayer is None:

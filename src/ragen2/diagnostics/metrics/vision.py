@@ -1,31 +1,30 @@
-"""Vision: does reasoning depend on the picture, or only talk as if it did?
+"""Vision: does reasoning depend on the image, or only sound as if it did?
 
-With Z a reasoning, I the images of its prompt, T the words, and a prime for another prompt's (means over the
-primed are over all prompts, the own one too; log-probs are a token):
+With Z a reasoning trace, I the images of its prompt, T the text, and a prime for another prompt's (means over
+the primed are over all prompts, the own one too; log-probs are per token):
 
     whole_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T')    all that the reasoning takes from its prompt
-    image_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T)     the picture's part: only it is exchanged
-    text_mi   = mean of log p(Z|I,T) - log mean p(Z|I,T')     the words' part
+    image_mi  = mean of log p(Z|I,T) - log mean p(Z|I',T)     the image's part: only it is exchanged
+    text_mi   = mean of log p(Z|I,T) - log mean p(Z|I,T')     the text's part
     shared_mi = whole_mi - image_mi - text_mi                 above 0 where one makes up for the other,
                                                               below 0 where the reasoning needs both
 
-    grounding = how often the own picture makes Z likelier than another one: 1/2 is blind
+    grounding = how often the own image makes Z likelier than another one: 1/2 is blind
     drop      = mean of log p(Z|I,T) - log p(Z|I',T)
 
-Agents that talk fluently about a picture they no longer look at have image_mi near 0 and grounding near 1/2.
+Agents that write fluently about an image they no longer use have image_mi near 0 and grounding near 1/2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
-from ragen2.diagnostics.metrics.flow import mean_interval
+from ragen2.diagnostics.metrics.flow import TurnScope, mean_interval
 from ragen2.diagnostics.metrics.mutual_information import measure
 from ragen2.diagnostics.statistics.resampling import (
     stratified_spread,
@@ -33,7 +32,7 @@ from ragen2.diagnostics.statistics.resampling import (
     wilson_interval,
 )
 from ragen2.scoring import Trace, turn_traces
-from ragen2.scoring.image_swaps import (
+from ragen2.scoring.exchanges import (
     ImageExchange,
     SwapMatrices,
     alike,
@@ -45,19 +44,9 @@ from ragen2.seeding import stream
 from ragen2.types import FloatArray, Group
 
 FEWEST_TRACES = 8
-"""Reasonings a turn position needs to be measured."""
+"""Reasoning traces a turn position needs to be measured."""
 TIE = 1e-6
-"""Nats a token within which two scores are the same."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scope:
-    """The reasonings of one turn position, or in ``problem`` why they cannot be compared."""
-
-    name: str
-    turn: int
-    traces: list[Trace]
-    problem: str
+"""Nats per token within which two scores are the same."""
 
 
 class Vision(Diagnostic):
@@ -68,12 +57,12 @@ class Vision(Diagnostic):
 
     every: int = Field(10, ge=1, description="measured at steps that are multiples of this")
     max_prompts: int = Field(
-        8, ge=2, description="first prompts whose images and words are exchanged with each other"
+        8, ge=2, description="first prompts whose images and texts are exchanged with each other"
     )
     max_traces: int = Field(
-        32, ge=FEWEST_TRACES, description="reasonings scored at most, in each turn position"
+        32, ge=FEWEST_TRACES, description="reasoning traces scored at most, in each turn position"
     )
-    swaps: int = Field(2, ge=1, description="other images that each reasoning is tried with")
+    swaps: int = Field(2, ge=1, description="other images that each reasoning trace is scored with")
     resamples: int = Field(200, ge=100, description="bootstrap draws")
 
     def measure(self, evidence: Evidence) -> Measured:
@@ -91,7 +80,7 @@ class Vision(Diagnostic):
             whole |= {f"vision/{scope.name}/{name}": value for name, value in found.items()}
         return whole
 
-    def _scopes(self, evidence: Evidence) -> Iterator[_Scope]:
+    def _scopes(self, evidence: Evidence) -> Iterator[TurnScope[Trace]]:
         """Turn by turn, if images are shown at all; the same evidence always gives the same traces."""
         if not _shows_images(evidence.groups):
             return
@@ -103,9 +92,9 @@ class Vision(Diagnostic):
                 drawn = of_first_prompts(drawn, self.max_prompts)
             traces = drawn[: self.max_traces]
             name = "first_turn" if number == 1 else f"turn_{number}"
-            yield _Scope(name, number, traces, _problem(traces))
+            yield TurnScope(name, number, traces, _problem(traces))
 
-    def _grounding(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _grounding(self, scope: TurnScope[Trace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         rng = stream(evidence.seed, "vision", evidence.step, scope.turn)
         found = exchange_last_image(
@@ -114,14 +103,14 @@ class Vision(Diagnostic):
         assert found is not None  # noqa: S101 - a scope without a problem has two images
         return measure_grounding(found, self.resamples, rng)
 
-    def _split(self, scope: _Scope, evidence: Evidence) -> Metrics:
+    def _split(self, scope: TurnScope[Trace], evidence: Evidence) -> Metrics:
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
         found = swap_matrices(scope.traces, evidence.scorer, evidence.temperature)
         return {} if found is None else measure_split(found, self.resamples, evidence.step)
 
 
 def measure_split(matrices: SwapMatrices, resamples: int, seed: int) -> Metrics:
-    """What the prompt, its images and its words each say about the reasoning, in nats a token."""
+    """What the prompt, its images and its text each say about the reasoning, in nats per token."""
     metrics: Metrics = {}
     parts = {"whole": matrices.whole, "image": matrices.image, "text": matrices.text}
     for name, matrix in parts.items():
@@ -170,7 +159,7 @@ def _share_interval(
     if spread is None:  # every image has one trace
         one_sample = np.zeros_like(scores.owner_N)
         spread = stratified_spread(share_N[:, None], one_sample, resamples, rng)
-    assert spread is not None  # noqa: S101 - a scope has several reasonings
+    assert spread is not None  # noqa: S101 - a scope has several traces
     count = len(share_N)
     return wilson_interval(
         float(share_N.mean()),
@@ -191,6 +180,6 @@ def _shows_images(groups: Sequence[Group]) -> bool:
 
 def _problem(traces: list[Trace]) -> str:
     if len(traces) < FEWEST_TRACES:
-        return f"{len(traces)} reasonings with images of one size, {FEWEST_TRACES} are needed"
+        return f"{len(traces)} reasoning traces with images of one size, {FEWEST_TRACES} are needed"
     images = len({trace.images[-1] for trace in traces})
-    return "" if images > 1 else "all reasonings are about one image, 2 are needed"
+    return "" if images > 1 else "all reasoning traces are about one image, 2 are needed"

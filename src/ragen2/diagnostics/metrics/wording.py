@@ -1,6 +1,6 @@
-"""The wording of reasonings: phrases that stand in most prompts' reasonings, and reasonings that are alike.
+"""The wording of reasoning traces: phrases in the traces of most prompts, and traces that are alike.
 
-A template shows here before one knows its numbers: the same words whatever the prompt.
+A template is the same words whatever the prompt; here it can be read, before any model scores it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ragen2.types import FloatArray
 SHORTEST, LONGEST = 3, 30
 """Words of a phrase."""
 MOST_WORDS = 200
-"""Words of each reasoning that are read: bounds the time, and a template shows early."""
+"""Words of each trace that are compared: bounds the time, and a template shows early."""
 COMMON = 0.5
 """Share of the prompts that a templated phrase stands in."""
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -31,7 +31,7 @@ Gram = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A run of words, the number of prompts whose reasonings have it, and of reasonings."""
+    """A run of words, the number of prompts whose traces have it, and of traces."""
 
     text: str
     prompts: int
@@ -40,7 +40,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Two reasonings of different prompts and the share of word pairs that both have."""
+    """Two traces of different prompts and the share of word pairs that both have."""
 
     first: int
     second: int
@@ -52,15 +52,13 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def templated_phrases(
-    reasonings: Sequence[str], owners: Sequence[int], most: int = 12
-) -> list[Phrase]:
-    """Phrases of ``SHORTEST`` to ``LONGEST`` words in reasonings of most prompts, the most templated first.
+def templated_phrases(traces: Sequence[str], owners: Sequence[int], most: int = 12) -> list[Phrase]:
+    """Phrases of ``SHORTEST`` to ``LONGEST`` words in traces of most prompts, the most templated first.
 
-    That is by share of prompts, times share of reasonings, times words: long and everywhere comes first.
+    That is by share of prompts, times share of traces, times words: long and everywhere comes first.
     A phrase inside a chosen one, or made of its words shifted, is left out.
     """
-    texts = [words(text)[:MOST_WORDS] for text in reasonings]
+    texts = [words(text)[:MOST_WORDS] for text in traces]
     num_prompts = len(set(owners))
     least = max(2, int(np.ceil(COMMON * num_prompts)))
     found: dict[Gram, tuple[int, int]] = {}
@@ -76,23 +74,21 @@ def templated_phrases(
     return [Phrase(_GLUED.sub("", " ".join(gram)), *found[gram]) for gram in _apart(ranked, most)]
 
 
-def nearest_reasonings(
-    reasonings: Sequence[str], owners: Sequence[int], most: int = 12
-) -> list[Likeness]:
-    """Reasonings of different prompts that are most alike, each one in at most two of the pairs.
+def nearest_traces(traces: Sequence[str], owners: Sequence[int], most: int = 12) -> list[Likeness]:
+    """Traces of different prompts that are most alike, each one in at most two of the pairs.
 
     Likeness is the number of different word pairs (neighbours in order) that both have, over those that
     either has: 1 for the same wording, 0 for nothing in common.
     """
-    if len(reasonings) < 2:
+    if len(traces) < 2:
         return []
-    alike_NN = _jaccard([_pairs(text) for text in reasonings])
+    alike_NN = _jaccard([_pairs(text) for text in traces])
     owner_N = np.asarray(owners)
     alike_NN[owner_N[:, None] == owner_N[None, :]] = -1.0
-    first_M, second_M = np.triu_indices(len(reasonings), k=1)
+    first_M, second_M = np.triu_indices(len(traces), k=1)
     order = np.argsort(-alike_NN[first_M, second_M], kind="stable")
     chosen: list[Likeness] = []
-    uses = [0] * len(reasonings)
+    uses = [0] * len(traces)
     for place in order.tolist():
         i, j = int(first_M[place]), int(second_M[place])
         if alike_NN[i, j] <= 0.0 or len(chosen) == most:
@@ -106,7 +102,7 @@ def nearest_reasonings(
 def _count(
     texts: Sequence[Sequence[str]], owners: Sequence[int], length: int, common: set[Gram] | None
 ) -> dict[Gram, tuple[int, int]]:
-    """Prompts and reasonings of each phrase; with ``common``, of those whose both ends are in it."""
+    """Prompts and traces of each phrase; with ``common``, of those whose both ends are in it."""
     prompts: dict[Gram, set[int]] = defaultdict(set)
     traces: dict[Gram, int] = defaultdict(int)
     for text, owner in zip(texts, owners, strict=True):

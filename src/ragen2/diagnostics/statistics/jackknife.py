@@ -1,8 +1,8 @@
-"""What each prompt contributes to each metric: all of them again without it, in one pass.
+"""The two-way jackknife: what each prompt contributes to each metric, all computed without it in one pass.
 
 A prompt acts twice: its traces are rows, and it is a column of every other trace's mixture and ranking.
 Leaving it out removes both. Drawing prompts again with replacement would instead make equal columns,
-which no batch has. Shape letters: N traces, P prompts, M metrics.
+which no batch has: retrieval would be a guess among copies. Shape letters: N traces, P prompts, M metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.trace_statistics import (
+from ragen2.diagnostics.statistics.trace_statistics import (
     RECALL_AT,
     credit,
     marginals_without_each,
@@ -44,6 +44,7 @@ def prompt_influence(
     kept_NP = matrix.owner_N[:, None] != np.arange(prompts)
     without = metrics(_moments(statistics, kept_NP))
     pairs = {name: _pair_variance(values, matrix) for name, values in statistics.items()}
+    # Tukey's pseudo-values less their mean: (P - 1) times how far the metric moves without each prompt.
     values_PM = np.array(
         [(prompts - 1) * (values_P.mean() - values_P) for values_P in without.values()]
     ).T
@@ -95,10 +96,12 @@ def _pair_variance(without_NP: FloatArray, matrix: ScoreMatrix) -> float:
     off_PP = ~np.eye(prompts, dtype=bool)
     row_P, column_P = table_PP.sum(1) / (prompts - 1), table_PP.sum(0) / (prompts - 1)
     grand = row_P.mean()
+    # Normal equations of y_ij = grand + row_i + column_j, i != j: the missing diagonal couples the effects.
     factor = (prompts - 1) / (prompts * (prompts - 2))
     row_effect_P = factor * ((prompts - 1) * row_P + column_P - prompts * grand)
     column_effect_P = factor * ((prompts - 1) * column_P + row_P - prompts * grand)
     fitted_PP = grand + row_effect_P[:, None] + column_effect_P
+    # Cells off the diagonal, less the parameters of the fit.
     freedom = prompts * (prompts - 1) - 2 * (prompts - 1) - 1
     return float(((table_PP - fitted_PP)[off_PP] ** 2).sum() / freedom)
 

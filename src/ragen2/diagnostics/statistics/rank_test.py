@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.diagnostics.metrics.gradients import rank_correlation, ranks
 from ragen2.diagnostics.statistics.resampling import Z95
 from ragen2.seeding import stream
 from ragen2.types import FloatArray
@@ -45,6 +44,20 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> RankTest | Non
         return None
     low, high = _interval(rho, len(first))
     return RankTest(rho, low, high, _p_value(rho, first, second), len(first))
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, ties sharing their mean rank; None below 3 pairs or without spread."""
+    if len(first) < 3 or np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
+        return None
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+def ranks(values: Sequence[float]) -> FloatArray:
+    """Rank of each value, from 1; equal values share their mean rank."""
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray(ends[place] - (counts[place] - 1) / 2.0)
 
 
 def _interval(rho: float, num: int) -> tuple[float | None, float | None]:

@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 Z95 = 1.959964
 """Half-width of a 95% interval in standard errors."""
 LEVEL = 0.95
-WILDEST = 3.0
+LARGEST_DRAW = 3.0
 """Studentised draws are cut at this multiple of Student's quantile: where a draw repeats nearly equal
 values its own spread vanishes and says nothing about the tail."""
 ROUNDING = 1e-12
@@ -31,7 +31,7 @@ class Spread:
     error_M: FloatArray
     """Standard error."""
     freedom_M: FloatArray
-    """Degrees of freedom of the standard error, by Satterthwaite's formula."""
+    """Degrees of freedom of the standard error, by Satterthwaite's formula (1946)."""
     low_M: FloatArray
     """How far the low end lies below the mean, in standard errors."""
     high_M: FloatArray
@@ -43,8 +43,9 @@ def stratified_spread(
 ) -> Spread | None:
     """Uncertainty of ``values_NM.mean(0)`` when values are drawn anew within each stratum.
 
-    Ends come from the studentised bootstrap, which follows a skewed distribution, but are never nearer
-    than Student's t. Strata of one value are taken to vary like the others; None where all are so.
+    Ends come from the studentised bootstrap (bootstrap-t, Efron and Tibshirani 1993, section 12.5), which
+    follows a skewed distribution, but are never nearer than Student's t. Strata of one value are taken to
+    vary like the others; None where all are so.
     """
     members = _members(stratum_N)
     repeated = [rows for rows in members if len(rows) > 1]
@@ -62,6 +63,7 @@ def stratified_spread(
         part_SM = share * block_SKM.var(1, ddof=1)
         variance_M += part_SM.sum(0)
         squared_M += (part_SM**2).sum(0) / (size - 1)
+        # Resampling is a multinomial count of each value: all draws of all strata of a size are one product.
         drawn = rng.multinomial(size, np.full(size, 1.0 / size), (len(block_SK), draws))
         counts_SBK = drawn.astype(np.float64)
         sum_SBM = counts_SBK @ block_SKM
@@ -79,9 +81,15 @@ def stratified_spread(
 
 
 def _ends(error_M: FloatArray, freedom_M: FloatArray, student_BM: FloatArray) -> Spread:
-    """Per side the wider of Student's t and the studentised draws. Low ends come from high draws."""
+    """Per side the wider of Student's t and the studentised draws.
+
+    Low ends come from high draws: a draw t errors above the batch says that the batch may be t errors above
+    the truth.
+    """
     quantile_M = np.array([student_quantile(float(freedom)) for freedom in freedom_M])
-    cut_BM = np.clip(np.nan_to_num(student_BM), -WILDEST * quantile_M, WILDEST * quantile_M)
+    cut_BM = np.clip(
+        np.nan_to_num(student_BM), -LARGEST_DRAW * quantile_M, LARGEST_DRAW * quantile_M
+    )
     tail = (1.0 - LEVEL) / 2.0
     low_M, high_M = np.quantile(cut_BM, [1.0 - tail, tail], axis=0)
     return Spread(
@@ -103,7 +111,7 @@ def _centred(values_NM: FloatArray, members: list[IntArray]) -> FloatArray:
 
 
 def _blocks(members: list[IntArray]) -> Iterator[IntArray]:
-    """Strata of equal size together, one stratum a row, so that each size is one batch of work."""
+    """Strata of equal size together, one stratum per row, so that each size is one batch of work."""
     for size in sorted({len(rows) for rows in members}):
         yield np.array([rows for rows in members if len(rows) == size])
 
@@ -125,7 +133,7 @@ def student_quantile(freedom: float, level: float = LEVEL) -> float:
 def wilson_interval(
     share: float, error: float, quantile: float, *, fewest: float, most: float
 ) -> Interval:
-    """Wilson's interval of a share with a given standard error.
+    """Wilson's interval (1927) of a share with a given standard error.
 
     The error says how many independent trials the share is worth, at most ``most``. All right or all
     wrong has no error to go by and counts as ``fewest`` trials, so that its interval still has width.
@@ -148,7 +156,7 @@ def wilson_of_trials(share: float, trials: float, quantile: float = Z95) -> Inte
 def permuted_owners(
     owner_N: IntArray, stratum_N: IntArray, draws: int, rng: np.random.Generator
 ) -> IntArray:
-    """``draws`` rows of owners dealt out anew among the traces of each stratum."""
+    """``draws`` rows of owners permuted among the traces of each stratum."""
     owners_BN = np.tile(owner_N, (draws, 1))
     for stratum in np.unique(stratum_N):
         members = np.flatnonzero(stratum_N == stratum)
@@ -157,7 +165,7 @@ def permuted_owners(
 
 
 def scored_owners(owners_BN: IntArray, scored_NP: BoolArray, rng: np.random.Generator) -> IntArray:
-    """A trace dealt to a prompt that it was not scored under gets one of its scored prompts at random."""
+    """A trace whose new owner it was not scored under gets one of its scored prompts at random."""
     if scored_NP.all():
         return owners_BN
     rows = np.arange(len(scored_NP))
@@ -169,8 +177,10 @@ def scored_owners(owners_BN: IntArray, scored_NP: BoolArray, rng: np.random.Gene
 def permutation_p_value(observed: float, null_B: FloatArray) -> float:
     """Share of null values at least as large, the observed one counted in, so it is never 0.
 
+    (1 + b) / (1 + B) is exact for random permutations, b / B is too small (Phipson and Smyth 2010).
     Uniform under the null where values do not tie; ties count against the observed value, so that it
     is never too small.
     """
+    # Equal assignments may sum in another order: within rounding they tie.
     reached = int((np.asarray(null_B) >= observed - 1e-12).sum())
     return (1 + reached) / (1 + len(null_B))

@@ -97,6 +97,7 @@ def mann_kendall(values: FloatArray, correlation: float = 0.0) -> float:
     variance = n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())
     if variance <= 0.0:
         return 1.0
+    # Kendall (1975): the sum with ties, over 18. Correlation r leaves (1 - r) / (1 + r) of the points' worth.
     variance *= (1.0 + correlation) / (1.0 - correlation) / 18.0
     # A continuity correction of one towards 0, because the sum moves in steps of two.
     z = (order - np.sign(order)) / math.sqrt(variance)
@@ -124,6 +125,7 @@ def noise_of(values: FloatArray) -> Noise:
     """
     thirds = np.array_split(np.diff(values), 3)
     step = np.concatenate([third - np.median(third) for third in thirds])
+    # 1.4826 makes the median absolute deviation of a normal distribution its standard deviation.
     spread = 1.4826 * float(np.median(np.abs(step)))
     step = np.clip(step, -3.0 * spread, 3.0 * spread)
     power = float((step**2).mean())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from ragen2.diagnostics.metrics.gradients import rank_correlation
+from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.experiments.cells import Cells, require_axes
 from ragen2.experiments.charts import lines_figure
 from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed

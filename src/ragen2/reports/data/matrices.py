@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases
+from ragen2.diagnostics.metrics.wording import nearest_traces, templated_phrases
 from ragen2.reports.data.boards import boards_of
 from ragen2.reports.data.charts import scope_label
 from ragen2.reports.data.episodes import Blocks, Pictures, seen_of
@@ -56,7 +56,7 @@ def block_of(
     """One matrix as the page takes it; ``board`` reads one off a text, ``picture`` finds an image's URI."""
     images = scores.prompt_images or [""] * len(scores.prompts)
     phrases = templated_phrases(scores.reasonings, scores.owner)
-    nearest = nearest_reasonings(scores.reasonings, scores.owner)
+    nearest = nearest_traces(scores.reasonings, scores.owner)
     return {
         "logp_NP": scores.logp,
         "length_N": scores.length,

@@ -13,9 +13,9 @@ from ragen2.diagnostics.metrics.gradients import (
     ALL_PARTS,
     BucketGradient,
     GradientReport,
+    NormTrend,
     ProbeRecord,
     PromptGradient,
-    Trend,
 )
 from ragen2.errors import RunError
 from ragen2.reports.data.numbers import short, spread_over
@@ -49,7 +49,7 @@ MOST_ONLINE = 12
 """Probes of the training steps that are in the page."""
 
 
-def gradient_verdict(trends: Sequence[Trend]) -> str:
+def gradient_verdict(trends: Sequence[NormTrend]) -> str:
     """What the buckets show, in one sentence, whether or not it is what theory expects."""
     by_part = {trend.part: trend for trend in trends}
     centred = by_part.get("centred")
@@ -84,7 +84,7 @@ def prompt_line(record: ProbeRecord) -> str:
     return text
 
 
-def trend_line(trend: Trend) -> str:
+def trend_line(trend: NormTrend) -> str:
     """How a part's norm goes over the buckets, with its numbers."""
     text = f"{NAMES[trend.part]}: norm {trend.lowest:.3g} in the lowest bucket, "
     text += f"{trend.highest:.3g} in the highest"
@@ -150,7 +150,7 @@ def probe_entry(record: ProbeRecord) -> dict[str, Any]:
     return _entry(record.step, record.trends, lines, record.report)
 
 
-def _is_flat(trend: Trend) -> bool:
+def _is_flat(trend: NormTrend) -> bool:
     # All 0 is flat too: at the starting weights KL pulls nowhere.
     return trend.lowest == trend.highest == 0.0 or (
         trend.spread is not None and trend.spread <= FLAT
@@ -201,7 +201,7 @@ def _bucket(name: str, numbers: dict[str, float]) -> BucketGradient:
 
 
 def _entry(
-    step: int, trends: tuple[Trend, ...], lines: list[str], report: GradientReport
+    step: int, trends: tuple[NormTrend, ...], lines: list[str], report: GradientReport
 ) -> dict[str, Any]:
     return {
         "step": step,

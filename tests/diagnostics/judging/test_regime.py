@@ -172,17 +172,17 @@ def test_a_baseline_without_intervals_sets_no_entropy_threshold():
 def test_a_verdict_is_explained_by_its_numbers():
     assert explain_regime(metrics()) == (
         "diverse grounded: retrieval 0.80 beats chance 0.12 (p 0.005); "
-        "H(Z|X) of 12.0 nats a reasoning is not below 0.7"
+        "H(Z|X) of 12.0 nats per trace is not below 0.7"
     )
     assert explain_regime(metrics(retrieval_p_value=0.5, retrieval_accuracy=0.14)) == (
         "template collapse: retrieval 0.14 with chance 0.12 does not beat its null (p 0.5); "
-        "H(Z|X) of 12.0 nats a reasoning is not below 0.7"
+        "H(Z|X) of 12.0 nats per trace is not below 0.7"
     )
     assert explain_regime(
         metrics(retrieval_accuracy=0.35, conditional_entropy_seq=1.0), metrics()
     ) == (
         "low entropy collapse: retrieval 0.35 is below 0.39, the equal-error point between chance "
-        "0.12 and the baseline's 0.80; H(Z|X) of 1.0 nats a reasoning is below 3.1"
+        "0.12 and the baseline's 0.80; H(Z|X) of 1.0 nats per trace is below 3.1"
     )
     assert explain_regime(metrics(num_traces=8.0, num_prompts=2.0, mi_p_value=0.02)) == (
         "undecided: 8 traces of 2 prompts are too few, even perfect retrieval could be chance"

@@ -12,7 +12,7 @@ from ragen2.diagnostics import Actions, Evidence, Vision
 from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split
 from ragen2.policy import Pair
 from ragen2.scoring import Trace
-from ragen2.scoring.image_swaps import ImageExchange, exchange_last_image, swap_matrices
+from ragen2.scoring.exchanges import ImageExchange, exchange_last_image, swap_matrices
 from ragen2.types import FloatArray, Group, Image, Message, Prompt, StopReason, Trajectory, Turn
 
 T, Z, END = 10, 20, 6
@@ -249,11 +249,11 @@ def test_too_little_to_compare_leaves_a_reason(turn_of):
     few = Evidence(1, batch(turn_of, policy, members=2), policy)
     assert Vision().measure(few) == {}
     assert Vision().measure(few).absent == {
-        "vision/first_turn": "6 reasonings with images of one size, 8 are needed"
+        "vision/first_turn": "6 reasoning traces with images of one size, 8 are needed"
     }
     alone = Evidence(1, batch(turn_of, policy)[:1], policy)
     assert Vision().measure(alone).absent == {
-        "vision/first_turn": "all reasonings are about one image, 2 are needed"
+        "vision/first_turn": "all reasoning traces are about one image, 2 are needed"
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.diagnostics.metrics.wording import nearest_reasonings, templated_phrases, words
+from ragen2.diagnostics.metrics.wording import nearest_traces, templated_phrases, words
 
 
 def test_words_are_lower_case_with_punctuation_apart():
@@ -47,18 +47,18 @@ def test_a_phrase_of_half_of_the_prompts_counts_and_of_fewer_does_not():
 
 
 def test_likeness_is_shared_pairs_over_all_pairs():
-    (found,) = nearest_reasonings(["a b c d", "a b c x"], [0, 1])
+    (found,) = nearest_traces(["a b c d", "a b c x"], [0, 1])
     assert (found.first, found.second) == (0, 1)
     assert found.similarity == pytest.approx(2 / 4)  # ab, bc shared; cd, cx not
 
 
 def test_reasonings_of_one_prompt_are_not_compared():
-    assert nearest_reasonings(["a b c", "a b c"], [0, 0]) == []
+    assert nearest_traces(["a b c", "a b c"], [0, 0]) == []
 
 
 def test_the_most_alike_come_first_and_none_is_shown_more_than_twice():
     texts = ["a b c d"] * 5 + ["a b q r", "v w"]
-    found = nearest_reasonings(texts, list(range(7)))
+    found = nearest_traces(texts, list(range(7)))
     assert [one.similarity for one in found] == sorted(
         (one.similarity for one in found), reverse=True
     )
@@ -70,6 +70,6 @@ def test_the_most_alike_come_first_and_none_is_shown_more_than_twice():
 
 @pytest.mark.parametrize("texts", [[], ["alone"], ["", ""], ["word", "word"]])
 def test_few_and_short_texts_break_nothing(texts):
-    found = nearest_reasonings(texts, list(range(len(texts))))
+    found = nearest_traces(texts, list(range(len(texts))))
     assert [one.similarity for one in found] == ([1.0] if texts == ["word", "word"] else [])
     assert templated_phrases(texts, list(range(len(texts)))) == []

@@ -1,7 +1,7 @@
-"""One number a trace for each quantity whose mean over traces is a metric.
+"""One number per trace for each quantity whose mean over traces is a metric.
 
 Shape letters: N traces, P prompts. Scores are log-probs of traces under prompts, summed (``_seq``) or
-a token. NaN marks a pair that was not scored.
+per token. NaN marks a pair that was not scored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def trace_statistics(matrix: ScoreMatrix) -> dict[str, FloatArray]:
 
 
 def score_forms(matrix: ScoreMatrix) -> dict[str, FloatArray]:
-    """The scores a token, under the empty suffix, and a sequence, under ``_seq``."""
+    """The scores per token, under the empty suffix, and per sequence, under ``_seq``."""
     return {"": matrix.logp_NP / matrix.length_N[:, None], "_seq": matrix.logp_NP}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ragen2.diagnostics import read_chain
-from ragen2.diagnostics.metrics.chain import Link
+from ragen2.diagnostics.metrics.flow import Link
 
 
 def metrics(first: bool, second: bool, whole: bool, scope: str = "first_turn") -> dict[str, float]:

@@ -221,7 +221,7 @@ def test_a_given_baseline_is_used_from_the_first_measurement_on():
 
 def test_the_reason_says_what_fell_from_where_to_where():
     assert after(RULE, *STEADY, *[metrics(0.12)] * 2).reason == (
-        "mutual information fell to 0.12 from a baseline of 1 nats a token"
+        "mutual information fell to 0.12 from a baseline of 1 nats per token"
     )
     assert after(RULE, *STEADY, *[metrics(retrieval=0.3)] * 2).reason == (
         "retrieval above chance fell to 0.20 from a baseline of 1.00 (1 is perfect, 0 is chance)"

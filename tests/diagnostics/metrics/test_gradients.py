@@ -17,7 +17,6 @@ from ragen2.diagnostics.metrics.gradients import (
     edge_buckets,
     norm,
     rank_buckets,
-    rank_correlation,
 )
 
 
@@ -96,19 +95,6 @@ def test_one_rollout_has_no_snr():
     found.add(vector(1.0), 1.0)
     assert found.snr is None
     assert PolicyGradient().mean_norm == 0.0
-
-
-def test_rank_correlation_by_hand():
-    assert rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 90.0]) == pytest.approx(1.0)
-    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
-    # Ties share their mean rank: 1.5, 1.5, 3, 4 against 1, 2, 3, 4.
-    tied = np.corrcoef([1.5, 1.5, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])[0, 1]
-    assert rank_correlation([0.0, 0.0, 5.0, 6.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(tied)
-
-
-def test_no_rank_correlation_of_two_points_or_of_a_constant():
-    assert rank_correlation([1.0, 2.0], [1.0, 2.0]) is None
-    assert rank_correlation([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]) is None
 
 
 def test_trends_leave_the_whole_batch_out():

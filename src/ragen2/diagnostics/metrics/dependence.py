@@ -15,8 +15,8 @@ from itertools import product
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import measure, metrics_of
-from ragen2.diagnostics.metrics.trace_statistics import trace_statistics
 from ragen2.diagnostics.statistics.resampling import LEVEL
+from ragen2.diagnostics.statistics.trace_statistics import trace_statistics
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
@@ -52,14 +52,14 @@ def dependence(
     draws: int = 200,
     seed: int = 0,
 ) -> list[DependenceRow]:
-    """Proxies against the number of prompts and of traces a prompt, by subsampling one large batch.
+    """Proxies against the number of prompts and of traces per prompt, by subsampling one large batch.
 
     Args:
         logp_NP: as in ``measure``, with every pair scored.
         length_N: as in ``measure``.
         owner_N: as in ``measure``.
         prompts: sizes to try; powers of two up to all when left out.
-        traces: traces a prompt to try; as many as every prompt has when left out.
+        traces: traces per prompt to try; as many as every prompt has when left out.
         draws: batches of each size.
         seed: of the draws.
 
@@ -98,7 +98,7 @@ def enough_prompts(
 ) -> int | None:
     """Fewest prompts at which half the interval is at most ``share`` of what the metric can reach.
 
-    Read at the largest number of traces a prompt. An MI can reach log P, retrieval 1. None when no size
+    Read at the largest number of traces per prompt. An MI can reach log P, retrieval 1. None when no size
     in ``rows`` is enough.
     """
     if not metric.startswith(("mi_", "retrieval_")):
@@ -153,6 +153,7 @@ def _rows(
             name: np.percentile([one[name] for one in found], [tail, 100.0 - tail])
             for name in METRICS
         }
+        # Drawing a share f without replacement leaves 1 - f of the variance (finite population correction).
         apart = 1.0 / math.sqrt(1.0 - overlap)
         return [
             DependenceRow(
@@ -161,11 +162,15 @@ def _rows(
             for name, around in ((name, ends[name] - mean[name]) for name in METRICS)
         ]
     whole = batches[0]
-    told = measure(whole.logp_NP, whole.length_N, whole.owner_N, interval="population", seed=seed)
+    found_whole = measure(
+        whole.logp_NP, whole.length_N, whole.owner_N, interval="population", seed=seed
+    )
     return [
-        DependenceRow(*size, name, told[name], told[f"{name}_low"], told[f"{name}_high"])
+        DependenceRow(
+            *size, name, found_whole[name], found_whole[f"{name}_low"], found_whole[f"{name}_high"]
+        )
         for name in METRICS
-        if f"{name}_low" in told
+        if f"{name}_low" in found_whole
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from ragen2.diagnostics import Evidence, Flow, measure_flow
 from ragen2.diagnostics.metrics.flow import EXCHANGES, mean_interval, sign_flip_p_value
 from ragen2.policy import Pair
-from ragen2.scoring.flow import ActionTrace, score_flow
+from ragen2.scoring.exchanges import ActionTrace, score_flow
 from ragen2.types import FloatArray, Group, Prompt, StopReason, Trajectory
 
 X, Z, A = 10, 20, 30

@@ -1,23 +1,35 @@
-"""How likely an action stays when its reasoning, or its prompt, is exchanged for another's.
+"""How likely a text stays when a piece of its context is exchanged for another prompt's.
 
-A reply is four pieces: prompt X, reasoning Z, what stands between (the tags), action A. The action is
-scored after contexts in which one piece is exchanged or missing; the pieces that stay are the sampled
-tokens. The images of a prompt go with its tokens.
+Of a reply (prompt X, reasoning Z, the tags between, action A), the action is scored after contexts in which
+the reasoning or the prompt is exchanged or missing. Of a prompt that is text T with images I among it, the
+reasoning is scored after other text or other images. An image is exchanged for one of the same size, which
+has as many tokens, so that the pieces that stay are the tokens that were really used.
 
-Shape letters: N traces, S exchanges a trace, T tokens.
+Shape letters: N traces, P distinct prompts, S exchanges per trace, T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ragen2.policy import Pair, Scorer
-from ragen2.scoring.matrix import summed_scores
-from ragen2.types import BoolArray, FloatArray, Group, Image, IntArray, Turn, context_key
+from ragen2.scoring.matrix import distinct_prompts, summed_scores
+from ragen2.scoring.traces import Trace
+from ragen2.types import (
+    BoolArray,
+    FloatArray,
+    Group,
+    Image,
+    IntArray,
+    ScoreMatrix,
+    Turn,
+    context_key,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,17 +136,91 @@ def owners(traces: Sequence[ActionTrace]) -> IntArray:
     return np.array([columns.setdefault(key, len(columns)) for key in keys], dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SwapMatrices:
+    """Traces under prompts that differ from their own in all, in the images alone, in the text alone."""
+
+    whole: ScoreMatrix
+    image: ScoreMatrix
+    text: ScoreMatrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageExchange:
+    """Summed log-probs of N traces as they were written, and with another image in place of the last."""
+
+    own_N: FloatArray
+    swapped_NS: FloatArray
+    length_N: IntArray
+    owner_N: IntArray
+    """Which distinct last image each trace was written for."""
+
+
+def alike(traces: Sequence[Trace]) -> list[Trace]:
+    """Traces whose images can be exchanged for each other's: the most with the same sizes."""
+    sizes = Counter(_sizes(trace) for trace in traces if trace.images)
+    if not sizes:
+        return []
+    ((most, _),) = sizes.most_common(1)
+    return [trace for trace in traces if _sizes(trace) == most]
+
+
+def swap_matrices(
+    traces: Sequence[Trace], scorer: Scorer, temperature: float = 1.0
+) -> SwapMatrices | None:
+    """Score traces that are ``alike`` under every combination; None with fewer than two prompts."""
+    prompts, owner_N = distinct_prompts(traces)
+    if len(prompts) < 2:
+        return None
+    exchanges: list[Callable[[Trace, Trace], Pair]] = [
+        lambda one, other: Pair(other.prompt_ids_T, one.reasoning_ids_T, other.images),
+        lambda one, other: Pair(one.prompt_ids_T, one.reasoning_ids_T, other.images),
+        lambda one, other: Pair(other.prompt_ids_T, one.reasoning_ids_T, one.images),
+    ]
+    pairs = [exchange(one, other) for exchange in exchanges for one in traces for other in prompts]
+    logp = summed_scores(pairs, scorer, temperature).reshape(3, len(traces), len(prompts))
+    length_N = _lengths(traces)
+    whole, image, text = (ScoreMatrix(each, length_N, owner_N) for each in logp)
+    return SwapMatrices(whole, image, text)
+
+
+def exchange_last_image(
+    traces: Sequence[Trace],
+    scorer: Scorer,
+    temperature: float = 1.0,
+    *,
+    swaps: int,
+    rng: np.random.Generator,
+) -> ImageExchange | None:
+    """Score traces that are ``alike`` with ``swaps`` other traces' last images; None without any."""
+    numbers: dict[Image, int] = {}
+    owner_N = np.array([numbers.setdefault(trace.images[-1], len(numbers)) for trace in traces])
+    images = list(numbers)
+    if len(images) < 2:
+        return None
+    width = min(swaps, len(images) - 1)
+    pairs = [Pair(one.prompt_ids_T, one.reasoning_ids_T, one.images) for one in traces]
+    for one, owner in zip(traces, owner_N.tolist(), strict=True):
+        others = np.delete(np.arange(len(images)), owner)
+        for other in rng.choice(others, size=width, replace=False).tolist():
+            swapped = (*one.images[:-1], images[other])
+            pairs.append(Pair(one.prompt_ids_T, one.reasoning_ids_T, swapped))
+    logp = summed_scores(pairs, scorer, temperature)
+    swapped_NS = logp[len(traces) :].reshape(len(traces), width)
+    return ImageExchange(logp[: len(traces)], swapped_NS, _lengths(traces), owner_N)
+
+
 class _Contexts:
     """The pairs to score, exchange by exchange, trace by trace."""
 
     def __init__(
         self, traces: Sequence[ActionTrace], partner_NS: IntArray, limit: int | None
     ) -> None:
-        mates = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
+        partners = [(traces[i], traces[int(j)]) for i, row in enumerate(partner_NS) for j in row]
         self.own = [_pair(one, one, one.reasoning_ids_T) for one in traces]
         self.blank = [_pair(one, one) for one in traces]
-        self.swapped = [_pair(one, one, _that_fits(one, other, limit)) for one, other in mates]
-        self.redirected = [_pair(one, other, one.reasoning_ids_T) for one, other in mates]
+        self.swapped = [_pair(one, one, _that_fits(one, other, limit)) for one, other in partners]
+        self.redirected = [_pair(one, other, one.reasoning_ids_T) for one, other in partners]
 
 
 def _pair(trace: ActionTrace, prompt: ActionTrace, *reasoning: IntArray) -> Pair:
@@ -147,8 +233,8 @@ def _that_fits(trace: ActionTrace, other: ActionTrace, limit: int | None) -> Int
     if limit is None:
         return other.reasoning_ids_T
     taken = len(trace.prompt_ids_T) + len(trace.between_ids_T) + len(trace.action_ids_T)
-    room = max(limit - taken, len(trace.reasoning_ids_T))
-    return other.reasoning_ids_T[-room:]
+    most = max(limit - taken, len(trace.reasoning_ids_T))
+    return other.reasoning_ids_T[-most:]
 
 
 def _partners(owner_N: IntArray, swaps: int, rng: np.random.Generator) -> IntArray:
@@ -178,3 +264,11 @@ def _pieces(turn: Turn) -> ActionTrace:
         action_ids_T=turn.action_ids_T,
         images=turn.images,
     )
+
+
+def _sizes(trace: Trace) -> tuple[tuple[int, int], ...]:
+    return tuple(image.size for image in trace.images)
+
+
+def _lengths(traces: Sequence[Trace]) -> IntArray:
+    return np.array([len(trace.reasoning_ids_T) for trace in traces], dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import measure
-from ragen2.diagnostics.statistics.dependence import DependenceRow, dependence, enough_prompts
+from ragen2.diagnostics.metrics.dependence import DependenceRow, dependence, enough_prompts
 from ragen2.errors import ConfigError
 from tabular_source import TabularSource
 

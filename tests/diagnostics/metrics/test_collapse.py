@@ -132,7 +132,7 @@ def test_a_budget_too_small_for_anything_is_a_reason_and_not_an_error(turn_of):
     tiny = Collapse(max_tokens=3)
     assert tiny.measure(evidence) == {}
     assert tiny.measure(evidence).absent == {
-        "collapse/first_turn": "0 reasonings to score, 2 are needed",
+        "collapse/first_turn": "0 reasoning traces to score, 2 are needed",
     }
 
 
@@ -142,7 +142,7 @@ def test_a_turn_that_few_reach_is_missing_with_its_reason(turn_of):
     evidence = Evidence(1, groups, TableScorer())
     assert scopes_of(wide.measure(evidence)) == {"trajectory"}
     assert wide.measure(evidence).absent == {
-        "collapse/turn_2": f"3 reasonings to score, {FEWEST_TRACES} are needed"
+        "collapse/turn_2": f"3 reasoning traces to score, {FEWEST_TRACES} are needed"
     }
 
 
@@ -157,7 +157,7 @@ def test_one_prompt_cannot_be_compared(turn_of):
     evidence = Evidence(1, batch(turn_of, prompts=1), TableScorer())
     assert Collapse().measure(evidence) == {}
     assert Collapse().measure(evidence).absent == {
-        "collapse/first_turn": "1 distinct prompt among 4 reasonings, 2 are needed"
+        "collapse/first_turn": "1 distinct prompt among 4 reasoning traces, 2 are needed"
     }
 
 

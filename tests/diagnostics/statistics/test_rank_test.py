@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.statistics.rank_test import rank_test
+from ragen2.diagnostics.statistics.rank_test import rank_correlation, rank_test
 
 
 def test_a_perfect_order_of_four_has_two_of_all_orders_as_extreme():
@@ -60,3 +60,16 @@ def test_unrelated_pairs_are_significant_as_often_as_they_should():
 def test_too_few_pairs_and_constant_values_have_no_correlation():
     assert rank_test([1, 2], [1, 2]) is None
     assert rank_test([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_rank_correlation_by_hand():
+    assert rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 90.0]) == pytest.approx(1.0)
+    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
+    # Ties share their mean rank: 1.5, 1.5, 3, 4 against 1, 2, 3, 4.
+    tied = np.corrcoef([1.5, 1.5, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])[0, 1]
+    assert rank_correlation([0.0, 0.0, 5.0, 6.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(tied)
+
+
+def test_no_rank_correlation_of_two_points_or_of_a_constant():
+    assert rank_correlation([1.0, 2.0], [1.0, 2.0]) is None
+    assert rank_correlation([1.0, 2.0, 3.0], [5.0, 5.0, 5.0]) is None
