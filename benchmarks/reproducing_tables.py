@@ -26,7 +26,7 @@ from ragen2.experiments.findings import (
 from ragen2.experiments.grid import SCALES, Grid, PaperRow, experiment_names, load_grid
 from ragen2.experiments.intervals import Estimate
 from ragen2.runs.files import write_atomically
-from ragen2.runs.sessions import Machine
+from ragen2.runs.store import Machine
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "experiments"

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ragen2.backends.agent import quiet_transformers
+from ragen2.backends.agent import open_tokenizer, pick_device, quiet_transformers
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.model_files import open_tokenizer, pick_device
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
 from ragen2.bench.device import machine, wait_for

@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from ragen2.algorithms import GRPO
+from ragen2.backends.agent import pick_device
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.model_files import pick_device
 from ragen2.backends.new_model import train_tokenizer
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer

@@ -24,9 +24,9 @@ from ragen2 import reference
 from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig, default_run_file
 from ragen2.reference import board_pictures
-from ragen2.runs.images import read_png
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
+from ragen2.runs.trajectories import read_png
 from ragen2.trainer.warmstart import WarmstartConfig
 from seeing_models import tiny_seeing_model
 

@@ -27,8 +27,7 @@ from pydantic import (
 )
 
 from ragen2.algorithms import GRPO, Algorithm
-from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.backends.settings import LearnerSettings, ModelSettings, ServerSettings
 from ragen2.component import (
     Component,
     Settings,

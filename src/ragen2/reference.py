@@ -29,7 +29,7 @@ from ragen2.reports.data import charts
 from ragen2.reports.figures import Chart, Figure, chart_figure, plane_figure, standalone
 from ragen2.reports.load import Run, load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.runs.images import png_bytes
+from ragen2.runs.trajectories import png_bytes
 from ragen2.trainer.warmstart import WarmstartConfig
 
 PAGE = "run-file.md"

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from ragen2.backends.decoder import Decoder, DecoderWeights, describe_decoder
-from ragen2.backends.learner.learner import add_lora
+from ragen2.backends.learner.optimiser import add_lora
 from ragen2.backends.settings import ModelSettings
 
 SHAPE: dict[str, Any] = {

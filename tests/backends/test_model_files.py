@@ -16,7 +16,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 
-from ragen2.backends.model_files import HUB_SECONDS, locate, open_model, pick_device
+from ragen2.backends.agent import HUB_SECONDS, locate, open_model, pick_device
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.wheel_models import convert
 from ragen2.errors import ModelError

@@ -62,13 +62,13 @@ def test_replies_of_others_are_paid_by_our_environment(config):
 
 
 def _arms(observation: str) -> list[str]:
-    from ragen2.envs.bandit.env import PAIRS
+    from ragen2.envs.bandit import PAIRS
 
     return [arm for pair in PAIRS for arm in pair if arm in observation]
 
 
 def _is_steady(arm: str) -> bool:
-    from ragen2.envs.bandit.env import PAIRS
+    from ragen2.envs.bandit import PAIRS
 
     return arm in {steady for steady, _ in PAIRS}
 

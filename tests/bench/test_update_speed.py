@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ragen2.backends.agent import open_agent
-from ragen2.bench.update import ALL, FILTERED, play_workload, update_costs, workload_config
+from ragen2.bench.step import ALL, FILTERED, play_workload, update_costs, workload_config
 
 
 def test_a_filter_that_keeps_two_of_five_prompts_saves_the_rest_of_the_tokens():

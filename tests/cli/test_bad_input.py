@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from command_line import Done, assert_refused, settings
-from ragen2.backends.model_files import locate
+from ragen2.backends.agent import locate
 from ragen2.backends.settings import EMBEDDED
 
 Program = Callable[..., Done]

@@ -16,7 +16,7 @@ Program = Callable[..., Done]
 FICKLE = '''"""An environment whose prompt depends on luck."""
 from typing import Literal
 from ragen2.envs import Bandit
-from ragen2.envs.bandit.env import BanditEpisode
+from ragen2.envs.bandit import BanditEpisode
 
 class FickleEpisode(BanditEpisode):
     luck = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ragen2.cli.evaluate import evaluation_config, write_verdict
-from ragen2.cli.views.evaluate import print_verdict
+from ragen2.cli.views.verdicts import print_verdict
 from ragen2.config import RunConfig, dump_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.errors import ConfigError, RunError

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ragen2.backends import agent as loading
 from ragen2.backends import device as gpu_memory
-from ragen2.backends import model_files as loading
+from ragen2.backends.agent import pick_device
 from ragen2.backends.device import free_memory, total_memory
-from ragen2.backends.model_files import pick_device
 from ragen2.backends.settings import GPU_SHARE
 from ragen2.cli import app as app_module
 from ragen2.cli import jobs as jobs_module

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ragen2.cli.jobs import exit_code, name_jobs
-from ragen2.cli.views.jobs import JobsView, clock, jobs_table, jobs_view, plain_line
+from ragen2.cli.views.live import JobsView, clock, job_line, jobs_table, jobs_view
 from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
 from ragen2.runs.record import StepRecord
@@ -106,11 +106,11 @@ def test_the_exit_code_follows_from_how_jobs_ended(states, codes, expected) -> N
 
 
 def test_a_line_has_what_is_known() -> None:
-    assert plain_line(status(step=12)) == (
+    assert job_line(status(step=12)) == (
         "a  running  step 12/40  success 0.12  held out 0.50  retrieval 0.90  s per step 1.50  left 0:42"
     )
-    assert plain_line(JobStatus(status().job)) == "a  queued  step 0/40"
-    assert plain_line(status("failed", 1, problem="it broke")).endswith("s per step 1.50  it broke")
+    assert job_line(JobStatus(status().job)) == "a  queued  step 0/40"
+    assert job_line(status("failed", 1, problem="it broke")).endswith("s per step 1.50  it broke")
 
 
 def test_the_table_has_a_row_a_job_and_counts_them() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from command_line import Done, assert_refused, settings
 from ragen2.backends.agent import open_agent
 from ragen2.cli.app import app
-from ragen2.cli.views.probe import show
+from ragen2.cli.views.verdicts import print_probe
 from ragen2.config import dump_config, load_run
 from ragen2.diagnostics.metrics.gradients import ProbeRecord
 from ragen2.errors import RagenError
@@ -110,7 +110,7 @@ def test_the_table_fits_80_columns():
     committed = Path(__file__).parents[2] / "results" / "gradient_probe_tiny.json"
     console = Console(width=80, record=True, file=None, force_terminal=False)
     with console.capture() as screen:
-        show(ProbeRecord.model_validate_json(committed.read_text()), Path("out"), console)
+        print_probe(ProbeRecord.model_validate_json(committed.read_text()), Path("out"), console)
     lines = screen.get().splitlines()
     assert max(map(len, lines)) <= 80
     (head,) = [line for line in lines if line.lstrip().startswith("bucket ")]

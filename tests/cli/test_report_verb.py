@@ -14,8 +14,7 @@ from ragen2.cli.app import app
 from ragen2.errors import RagenError
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import list_scores, read_scores
-from ragen2.runs.sessions import read_sessions
-from ragen2.runs.store import RunDirectory
+from ragen2.runs.store import RunDirectory, read_sessions
 
 Program = Callable[..., Done]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ragen2.envs import FrozenLake, Step
 from ragen2.envs.base import normalise
-from ragen2.envs.frozen_lake.env import LakeEpisode
+from ragen2.envs.frozen_lake import LakeEpisode
 
 
 class DownEpisode(LakeEpisode):

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragen2.backends.agent import Agent, open_agent
-from ragen2.backends.model_files import locate
+from ragen2.backends.agent import Agent, locate, open_agent
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.config import find_warm_start, load_config
 from ragen2.policy import Pair

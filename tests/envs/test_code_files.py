@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.answers import Problem, grade
 from ragen2.envs.deepcoder.formats import problems_of, read_problems, read_tests
 from ragen2.envs.deepcoder.hidden_tests import case_of
 from ragen2.envs.toolkit.records import read_records

@@ -12,12 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.answers import Problem, grade
 from ragen2.envs.deepcoder.problems import own_problem
-from ragen2.envs.deepcoder.problems.generate import ProblemPlan, draw_plan
-from ragen2.envs.deepcoder.problems.grammar import GRAMMAR, read_grammar
-from ragen2.envs.deepcoder.problems.inputs import EDGES, draw_arguments
-from ragen2.envs.deepcoder.problems.parts import FilledPart, draw_part
+from ragen2.envs.deepcoder.problems.generate import GRAMMAR, ProblemPlan, draw_plan, read_grammar
+from ragen2.envs.deepcoder.problems.parts import EDGES, FilledPart, draw_arguments, draw_part
 from ragen2.sandbox import Sandbox
 from ragen2.seeding import stream
 

@@ -13,7 +13,7 @@ import pytest
 from ragen2.envs import make
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.deepcoder import env as deepcoder
-from ragen2.envs.deepcoder.cases import Grade
+from ragen2.envs.deepcoder.answers import Grade
 from ragen2.envs.deepcoder.env import CodeEpisode, DeepCoder, extract_program
 from ragen2.errors import ConfigError, EnvError
 from ragen2.sandbox import best_isolation, isolation

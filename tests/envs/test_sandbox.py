@@ -17,7 +17,7 @@ import pytest
 from sandbox_attacks import ATTACKS, FORGERIES
 
 import ragen2
-from ragen2.envs.deepcoder.cases import Case, grade
+from ragen2.envs.deepcoder.answers import Case, grade
 from ragen2.envs.deepcoder.problems import own_problem
 from ragen2.errors import EnvError
 from ragen2.sandbox import (

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from made_runs import run_of
 
-from ragen2.experiments import analyses
 from ragen2.experiments.analyses import ANALYSES, find_analysis
-from ragen2.experiments.analyses import chain as chain_module
 from ragen2.experiments.analyses import collapse as collapse_module
-from ragen2.experiments.analyses import prompts as prompts_module
+from ragen2.experiments.analyses import dynamics as chain_module
+from ragen2.experiments.analyses import proxies as prompts_module
 from ragen2.experiments.analyses.dynamics import falls_at, first_warning
-from ragen2.experiments.analyses.predictor import find_pairs
+from ragen2.experiments.analyses.reward_variance import find_pairs
 from ragen2.experiments.cells import ENTROPY, MI, RETRIEVAL, SUCCESS, CellRun, Cells
 from ragen2.experiments.intervals import Estimate
 from ragen2.filtering import PRESETS
@@ -63,7 +62,7 @@ def test_main_table_pairs_seeds_and_averages_over_tasks_inside_them(cell_of, cla
         for arm, value in (("none", 0.2), ("top_p", 0.2))
         for seed in SEEDS
     ]
-    found = claims_of(analyses.main_table.analyse, cells)
+    found = claims_of(ANALYSES["main_table"], cells)
     assert found["gain/ppo/Lake"].value == pytest.approx(20.0)
     assert found["gain/ppo/Box"].value == pytest.approx(-10.0)
     assert found["gain/ppo/average"].value == pytest.approx(5.0)
@@ -83,10 +82,10 @@ def test_main_table_averages_algorithms_and_leaves_other_models_out(cell_of, cla
             | ({"model": model} if model else {})
         ]
     ]
-    found = claims_of(analyses.main_table.analyse, cells)
+    found = claims_of(ANALYSES["main_table"], cells)
     assert found["gain/all/average"].value == pytest.approx(20.0)  # +30, +10
     seeing = [one for one in cells if one.has(model="vl")]
-    found = claims_of(analyses.main_table.analyse, seeing)
+    found = claims_of(ANALYSES["main_table"], seeing)
     assert found["gain/all/average"].value == pytest.approx(-20.0)
 
 
@@ -107,7 +106,7 @@ def test_dynamics_finds_the_lead_of_mi_and_signs_of_changes(cell_of, claims_of):
         }
 
     cells = [cell_of(seed, curves(seed), task="Lake", filter="none") for seed in SEEDS]
-    found = claims_of(analyses.dynamics.analyse, cells)
+    found = claims_of(ANALYSES["dynamics"], cells)
     assert found["lead/Lake/none"].value == pytest.approx(12.0, abs=2.0)
     assert found["change/Lake/none/MI"].is_below
     assert found["change/Lake/none/H(Z|X)"].is_above
@@ -125,7 +124,7 @@ def test_correlation_is_inside_tasks_with_the_right_signs(cell_of, claims_of):
             curves = {MI: [mi] * 3, ENTROPY: [-mi] * 3, SUCCESS: [0.0, 0.1 * seed - offset]}
             cells.append(cell_of(seed, curves, task=task))
     cells += [dataclasses.replace(cells[0], labels={**cells[0].labels, "block": "another"})]
-    found = claims_of(analyses.correlation.analyse, cells)
+    found = claims_of(ANALYSES["correlation"], cells)
     assert found["rho/first_turn/mi_estimate"].value > 0.9
     assert found["rho/first_turn/conditional_entropy"].value < -0.9
     assert found["rho/first_turn/mi_estimate"].num == 16  # a run of two cells is one run
@@ -143,7 +142,7 @@ def test_gradients_reads_norms_against_variance_bucket_by_bucket(cell_of, claims
         return found
 
     cells = [cell_of(seed, probe(seed), task="Box", algorithm="ppo") for seed in SEEDS]
-    found = claims_of(analyses.gradients.analyse, cells)
+    found = claims_of(ANALYSES["gradients"], cells)
     assert found["trend/Box/ppo/centred"].value == pytest.approx(1.0)
     assert found["trend/Box/ppo/entropy"].value == pytest.approx(-1.0)
     assert "trend/Box/ppo/task" not in found  # it never changes: no order
@@ -165,7 +164,7 @@ def test_compute_tells_savings_in_percent_of_the_unfiltered_run(cell_of, claims_
         for arm, best, tokens in (("none", 0.3, 1000.0), ("top_p", 0.4, 600.0))
         for seed in SEEDS
     ]
-    found = claims_of(analyses.compute.analyse, cells)
+    found = claims_of(ANALYSES["compute"], cells)
     assert found["tokens/large"].value == pytest.approx(-40.0)
     assert found["time/large"].value == pytest.approx(0.0)
     assert found["gain/large"].value == pytest.approx(10.0)
@@ -185,7 +184,7 @@ def test_quartiles_take_the_first_less_the_last_and_the_trend(cell_of, claims_of
         for quartile in "1234"
         for seed in SEEDS
     ]
-    found = claims_of(analyses.quartiles.analyse, cells)
+    found = claims_of(ANALYSES["quartiles"], cells)
     assert found["first_less_last/Box/success"].value == pytest.approx(30.0)
     assert found["first_less_last/Box/end"].value == pytest.approx(7.5)
     assert found["first_less_last/Box/mi"].value == pytest.approx(0.75)
@@ -201,8 +200,8 @@ def test_quartiles_claim_nothing_where_a_planned_one_has_no_run(cell_of, claims_
     ]
     plan = [one.labels for one in cells]
     left = [one for one in cells if one.labels["quartile"] != missing]
-    assert claims_of(analyses.quartiles.analyse, cells, plan=plan)
-    assert claims_of(analyses.quartiles.analyse, left, plan=plan) == {}
+    assert claims_of(ANALYSES["quartiles"], cells, plan=plan)
+    assert claims_of(ANALYSES["quartiles"], left, plan=plan) == {}
 
 
 def test_noise_tells_gains_by_luck_and_slip_and_their_trend(cell_of, claims_of):
@@ -217,7 +216,7 @@ def test_noise_tells_gains_by_luck_and_slip_and_their_trend(cell_of, claims_of):
                     name = "-".join([*labels.values(), str(seed)])
                     run = run_of({SUCCESS: [0.0, best], MI: [1.0 - float(slip)]})
                     cells.append(CellRun(labels, seed, name, run))
-    found = claims_of(analyses.noise.analyse, cells)
+    found = claims_of(ANALYSES["noise"], cells)
     assert found["gain/shared/0/top_p"].value == pytest.approx(20.1)
     assert found["gain/shared/1/top_p"].value == pytest.approx(0.1)
     assert found["gain/own/1/top_p"].value == pytest.approx(20.1)
@@ -233,7 +232,7 @@ def test_level_compares_prompts_with_trajectories(cell_of, claims_of):
         for arm, value in best.items()
         for seed in SEEDS
     ]
-    found = claims_of(analyses.level.analyse, cells)
+    found = claims_of(ANALYSES["level"], cells)
     assert found["prompt_less_trajectory/Box/success"].value == pytest.approx(20.0)
     assert found["prompt_less_none/Box/success"].value == pytest.approx(30.0)
     assert found["trajectory_less_none/Box/mi"].value == pytest.approx(1.0)
@@ -287,7 +286,7 @@ def test_predictor_pairs_runs_that_differ_in_their_filter_alone(cell_of, claims_
         (0.3, -10.0),
         (0.4, 0.0),
     ]
-    claims = claims_of(analyses.predictor.analyse, runs[:4], runs[4:])
+    claims = claims_of(ANALYSES["predictor"], runs[:4], runs[4:])
     assert claims["rho/pairs"].value == pytest.approx(1.0)
     assert claims["gain/high"].value == pytest.approx(25.0)
     assert claims["gain/low"].value == pytest.approx(-5.0)
@@ -342,7 +341,7 @@ def test_interventions_turn_a_filter_up_by_keeping_less(cell_of, claims_of):
                 }
             )
             cells.append(CellRun(labels, seed, f"f{mass}-{seed}", run))
-    found = claims_of(analyses.interventions.analyse, cells)
+    found = claims_of(ANALYSES["interventions"], cells)
     assert found["trend/entropy bonus/entropy"].value > 0.9
     assert "trend/entropy bonus/mi" not in found  # it never moves
     assert found["trend/filter/mi"].value == pytest.approx(1.0)
@@ -364,7 +363,7 @@ def test_definitions_take_dynamic_sampling_apart(cell_of, claims_of):
         for task in ("Lake", "Box")
         for seed in SEEDS
     ]
-    found = claims_of(analyses.definitions.analyse, cells)
+    found = claims_of(ANALYSES["definitions"], cells)
     assert found["gain/average/top_p"].value == pytest.approx(10.0)
     assert found["part/rule"].value == pytest.approx(5.0)
     assert found["part/resampling of nonzero"].value == pytest.approx(15.0)
@@ -382,14 +381,14 @@ def test_no_average_is_claimed_where_a_planned_task_or_algorithm_has_no_run(cell
     plan = [one.labels for one in cells]
     ppo = [one for one in cells if one.has(algorithm="ppo")]
     of_ppo = [one.labels for one in ppo]
-    for analyse in (analyses.main_table.analyse, analyses.definitions.analyse):
+    for analyse in (ANALYSES["main_table"], ANALYSES["definitions"]):
         whole = claims_of(analyse, ppo, plan=of_ppo)
         without_box = [one for one in ppo if one.has(task="Lake")]
         assert any("average" in name for name in whole)
         found = claims_of(analyse, without_box, plan=of_ppo)
         assert found
         assert not any("average" in name for name in found)
-    found = claims_of(analyses.main_table.analyse, ppo, plan=plan)
+    found = claims_of(ANALYSES["main_table"], ppo, plan=plan)
     assert found["gain/ppo/average"].value == pytest.approx(10.0)
     assert "gain/all/average" not in found
 
@@ -417,7 +416,7 @@ def test_prompts_draws_batches_out_of_stored_scores(tmp_path, claims_of):
         CellRun({"task": "Lake"}, seed, str(seed), scored(tmp_path / str(seed), 64, 1.0, seed))
         for seed in SEEDS
     ]
-    found = claims_of(analyses.prompts.analyse, cells)
+    found = claims_of(ANALYSES["prompts"], cells)
     sizes = [found[f"spread/Lake/mi_estimate/{size}"].value for size in (2, 8, 32)]
     assert sizes[0] > sizes[1] > sizes[2]
     assert "spread/Lake/mi_estimate/64" not in found  # more than half would overlap
@@ -451,7 +450,7 @@ def test_turns_tells_the_change_by_position(cell_of, claims_of):
         cell_of(seed, {MI: [1.0, 0.5]}, task="Lake", turns="single", regulariser="none")
         for seed in SEEDS
     ]
-    found = claims_of(analyses.turns.analyse, cells)
+    found = claims_of(ANALYSES["turns"], cells)
     assert found["change/Lake/multi/none/1"].value == pytest.approx(-0.1)
     assert found["change/Lake/multi/none/2"].value == pytest.approx(-0.79)
     assert found["last_less_first/Lake/multi/none"].value == pytest.approx(-0.69)
@@ -468,7 +467,7 @@ def test_turns_compare_the_last_with_the_first_at_steps_that_have_both(cell_of, 
         ],
     }
     labels = {"task": "Lake", "turns": "multi", "regulariser": "none"}
-    found = claims_of(analyses.turns.analyse, [cell_of(seed, curves, **labels) for seed in SEEDS])
+    found = claims_of(ANALYSES["turns"], [cell_of(seed, curves, **labels) for seed in SEEDS])
     assert found["last_less_first/Lake/multi/none"].value == pytest.approx(0.0)
     assert found["change/Lake/multi/none/1"].value == pytest.approx(-0.7)
 
@@ -507,7 +506,7 @@ def test_rewards_chooses_rates_on_tuning_seeds_and_judges_on_others(cell_of, cla
             CellRun(labels, seed, f"{arm}{rate}{seed}", run_of(success(seed, value)))
             for seed in SEEDS
         ]
-    found = claims_of(analyses.rewards.analyse, cells)
+    found = claims_of(ANALYSES["rewards"], cells)
     assert found["gain/dense"].value == pytest.approx(20.0)
     assert found["dense_less_binary"].value == pytest.approx(15.0)
     assert found["tuned/peak"].value == pytest.approx(30.0)  # 0.5 at 0.1 less 0.2 at 0.001
@@ -527,7 +526,7 @@ def test_chain_tells_which_links_were_lost_and_when(cell_of, claims_of):
         )
         for seed in SEEDS
     ]
-    found = claims_of(analyses.chain.analyse, cells)
+    found = claims_of(ANALYSES["chain"], cells)
     assert found["change/none/input to reasoning"].value == pytest.approx(-0.7)
     assert found["change/none/reasoning to action"].value == pytest.approx(-0.05)
     assert chain_module.half_lost(Cells(cells), RETRIEVAL) == "3 of 3: 2, 2, 2"
@@ -575,7 +574,7 @@ def test_collapse_counts_runs_and_what_the_filter_saved(cell_of, claims_of):
 
     cells = [cell_of(seed, curves(0.1), task="FarLake", filter="none") for seed in SEEDS]
     cells += [cell_of(seed, curves(0.7), task="FarLake", filter="top_p") for seed in SEEDS]
-    found = claims_of(analyses.collapse.analyse, cells)
+    found = claims_of(ANALYSES["collapse"], cells)
     assert found["collapsed/none"].value == 1.0
     assert found["collapsed/top_p"].value == 0.0
     assert found["varied/none"].value == 1.0
@@ -591,7 +590,7 @@ def test_the_summary_pairs_over_everything_else(cell_of, claims_of):
         for size, arm, best in (("s", "a", 0.3), ("s", "b", 0.5), ("l", "a", 0.7), ("l", "b", 0.9))
         for seed in SEEDS
     ]
-    found = claims_of(analyses.summary.analyse, cells)
+    found = claims_of(ANALYSES["summary"], cells)
     assert found["filter b less a"].value == pytest.approx(20.0)
     assert found["filter b less a"].num == 6
     assert found["size l less s"].value == pytest.approx(40.0)
@@ -603,7 +602,7 @@ def test_the_summary_has_a_row_for_every_cell_of_blocks_with_different_lists(cel
         cell_of(0, success(0, 0.4), block="rates", lr="0.1"),
         cell_of(0, success(0, 0.5), block="rates", lr="0.2"),
     ]
-    found = analyses.summary.analyse(Cells(runs))
+    found = ANALYSES["summary"](Cells(runs))
     table = found.tables[0]
     assert table.columns[:3] == ("block", "size", "lr")
     assert [row[:3] for row in table.rows] == [

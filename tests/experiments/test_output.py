@@ -20,8 +20,7 @@ from ragen2.experiments.output import csv_text, load_cells, made_on, provenance,
 from ragen2.experiments.plan import Plan, make_plan
 from ragen2.experiments.running import run_plan
 from ragen2.runs.record import StepRecord
-from ragen2.runs.sessions import record_session, this_machine
-from ragen2.runs.store import RunDirectory
+from ragen2.runs.store import RunDirectory, record_session, this_machine
 from ragen2.trainer.jobs.run import JobStatus, is_finished
 from ragen2.trainer.state import TrainerState, write_state
 

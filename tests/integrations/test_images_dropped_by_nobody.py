@@ -9,8 +9,7 @@ from ragen2.backends.remote.policy import ServerPolicy
 from ragen2.backends.remote.scorer import ServerScorer
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
-from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import VllmServerPolicy
+from ragen2.backends.vllm.policy import VllmPolicy, VllmServerPolicy
 from ragen2.config import RunConfig
 from ragen2.envs import make
 from ragen2.errors import ConfigError, ModelError

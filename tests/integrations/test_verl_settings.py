@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragen2.backends.model_files import open_tokenizer
+from ragen2.backends.agent import open_tokenizer
 from ragen2.config import dump_config, load_run
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError

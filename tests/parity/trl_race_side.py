@@ -5,8 +5,7 @@ import sys
 
 import torch
 
-from ragen2.backends.agent import quiet_transformers
-from ragen2.backends.model_files import open_model
+from ragen2.backends.agent import open_model, quiet_transformers
 from ragen2.bench.peer_job import PeerJob
 from ragen2.bench.rollout import endless_policy
 from ragen2.bench.trl import race

@@ -16,10 +16,10 @@ from ragen2.reports.data.charts import charts_of
 from ragen2.reports.data.episodes import Pictures, missing_images, replays_of, seen_of
 from ragen2.reports.data.matrices import matrices_of
 from ragen2.reports.load import load
-from ragen2.runs.images import png_bytes, read_png
 from ragen2.runs.record import StepRecord
 from ragen2.runs.scores import RowSource, ScopeScores
 from ragen2.runs.store import RunDirectory
+from ragen2.runs.trajectories import png_bytes, read_png
 from ragen2.types import Group, Image, Message, Prompt, StopReason, Trajectory
 
 

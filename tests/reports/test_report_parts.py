@@ -23,8 +23,7 @@ from ragen2.reports.data.rewards import FROM_ROLLOUTS, reward_of
 from ragen2.reports.load import as_run, load
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.record import StepRecord
-from ragen2.runs.sessions import record_session
-from ragen2.runs.store import RunDirectory
+from ragen2.runs.store import RunDirectory, record_session
 
 
 def test_numbers_are_short_and_finite():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.reports.watch.server import Access, host_name, is_loopback
+from ragen2.reports.watch import Access, host_name, is_loopback
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - an address to be judged, nothing listens
 

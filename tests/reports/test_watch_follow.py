@@ -9,7 +9,7 @@ import pytest
 
 from ragen2.errors import RunError
 from ragen2.reports.load import load
-from ragen2.reports.watch.snapshots import Followed, is_there
+from ragen2.reports.watch import Followed, is_there
 from ragen2.runs.record import AuditRecord, Rows, StepRecord
 from ragen2.runs.store import RunDirectory
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ragen2.errors import RunError
-from ragen2.reports.watch.snapshots import Snapshot, Snapshots, file_state
+from ragen2.reports.watch import Snapshot, Snapshots, file_state
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 
@@ -129,7 +129,7 @@ def test_trouble_that_lasts_is_told_once_and_tried_again(run, monkeypatch):
     stale = snapshots.newest()
     assert snapshots.newest() is stale
     assert build.calls == 2
-    monkeypatch.setattr("ragen2.reports.watch.snapshots.RETRY_S", -1.0)
+    monkeypatch.setattr("ragen2.reports.watch.RETRY_S", -1.0)
     assert snapshots.newest() is stale
     assert build.calls == 3
     build.problem = ""

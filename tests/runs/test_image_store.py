@@ -13,9 +13,8 @@ from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.envs import make
 from ragen2.errors import DependencyError, RunError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.runs.images import ImageStore, png_bytes, read_png
 from ragen2.runs.store import RunDirectory
-from ragen2.runs.trajectories import group_lines, groups_of
+from ragen2.runs.trajectories import ImageStore, group_lines, groups_of, png_bytes, read_png
 from ragen2.types import Image
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ragen2 import __version__
-from ragen2.runs import sessions
-from ragen2.runs.sessions import (
+from ragen2.runs import store as sessions
+from ragen2.runs.store import (
     FILE,
     Machine,
     code_commit,

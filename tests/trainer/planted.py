@@ -11,7 +11,7 @@ import numpy as np
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.diagnostics import Label
 from ragen2.envs.base import Env, Episode, Step
-from ragen2.envs.frozen_lake.env import FrozenLake, Lake, LakeEpisode
+from ragen2.envs.frozen_lake import FrozenLake, Lake, LakeEpisode
 from ragen2.envs.math import expressions
 from ragen2.envs.math.countdown import Countdown, CountdownEpisode, CountdownTask
 from ragen2.rollout import Rollout, Task, play

@@ -12,7 +12,7 @@ import pytest
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig
 from ragen2.envs import Env, FrozenLake, Step
-from ragen2.envs.frozen_lake.env import LakeEpisode
+from ragen2.envs.frozen_lake import LakeEpisode
 from ragen2.errors import EnvError
 from ragen2.filtering import Filter, KeepAll, Nonzero, Soft, TopKAbs, TopP, TrajectoryControl
 from ragen2.rollout import Rollout

@@ -21,7 +21,7 @@ from ragen2.config import RunConfig, dump_config
 from ragen2.diagnostics import Collapse, Ema, Reward, Surface
 from ragen2.envs import Env, FrozenLake, Step
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.frozen_lake.env import LakeEpisode
+from ragen2.envs.frozen_lake import LakeEpisode
 from ragen2.errors import EnvError
 from ragen2.filtering import KeepAll, Nonzero, Soft, TopP, TrajectoryControl
 from ragen2.rollout import Rollout

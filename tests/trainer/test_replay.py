@@ -12,7 +12,7 @@ from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.diagnostics import Contrasts, Evidence, Label, Triage, noise_split
 from ragen2.diagnostics.metrics.reward import mean_split
 from ragen2.envs import Bandit, FrozenLake
-from ragen2.envs.frozen_lake.env import Lake, LakeEpisode
+from ragen2.envs.frozen_lake import Lake, LakeEpisode
 from ragen2.rollout import Rollout, Task, play
 from ragen2.seeding import stream
 from ragen2.trainer.replay import (

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -363,3 +363,20 @@ class DecoderWeights:
                 by_head = (-1, self.decoder.head_dim, *source.shape[1:])
                 self._ordered.append((own.view(by_head), source.view(by_head)))
         return joined
+
+
+class PositionLookup(Protocol):
+    """Positions of the tokens of some rows."""
+
+    def __call__(self, slots_BW: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
+        """Positions of tokens by their index in their row; slots behind its end go on from there.
+
+        ``rows`` names the rows that ``slots_BW`` are about, by default all in order.
+        """
+        ...
+
+
+def text_positions(slots_BW: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
+    """Text, and images whose tokens count like text: a token's position is its index."""
+    del rows
+    return slots_BW

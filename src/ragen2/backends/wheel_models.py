@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ragen2.backends.agent import open_model
 from ragen2.backends.device import disk_errors
-from ragen2.backends.model_files import open_model
 from ragen2.component import suggest
 from ragen2.errors import ModelError
 

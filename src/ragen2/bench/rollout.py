@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from ragen2.backends.model_files import open_model, pick_device
+from ragen2.backends.agent import open_model, pick_device
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EngineChoice, Precision
 from ragen2.backends.tokenizer import TemplateTokenizer

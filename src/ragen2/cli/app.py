@@ -22,7 +22,6 @@ from ragen2.cli import (
     report,
     train,
     warmstart,
-    watch,
 )
 from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from ragen2.errors import FailedCheck, RagenError
@@ -105,7 +104,7 @@ app.command("preflight")(preflight.preflight)
 app.command("probe")(probe.probe)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
-app.command("watch")(watch.watch)
+app.command("watch")(report.watch)
 app.command("experiment")(experiment.experiment)
 app.command("warmstart")(warmstart.warmstart)
 app.command("pull")(pull.pull)

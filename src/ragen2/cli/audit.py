@@ -84,7 +84,7 @@ def audit(  # noqa: PLR0913 - one parameter per flag
         raise RunError(f"--out {out} is a run directory; choose another folder")
     record, scores, likelihood = _audit(paths, model, settings)
     report = _write(record, scores, out)
-    from ragen2.cli.views.audit import print_audit
+    from ragen2.cli.views.verdicts import print_audit
 
     print_audit(record, report)
     _print_usage(likelihood)
@@ -108,7 +108,7 @@ def _audit(
     paths: list[Path], model: str | None, settings: ReadSettings
 ) -> tuple[AuditRecord, list[ScoreRecord], Likelihood]:
     from ragen2.audit import analyse, log_files, read_log
-    from ragen2.cli.views.audit import progress_bars
+    from ragen2.cli.views.verdicts import progress_bars
 
     files = log_files(paths)
     likelihood = _likelihood(model)

@@ -243,7 +243,7 @@ def bench_update(
     """
     torch_backends = require_torch()
     from ragen2.bench.device import machine
-    from ragen2.bench.update import play_workload, update_costs, workload_config
+    from ragen2.bench.step import play_workload, update_costs, workload_config
     from ragen2.cli.views.bench import print_updates
 
     config = workload_config(overrides or (), prompts=prompts, group_size=group_size)

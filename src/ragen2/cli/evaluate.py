@@ -19,7 +19,7 @@ from ragen2.runs.store import RunDirectory
 from ragen2.runs.trajectories import group_lines, images_of
 
 if TYPE_CHECKING:
-    from ragen2.backends.remote.settings import ServerSettings
+    from ragen2.backends.settings import ServerSettings
     from ragen2.config import RunConfig
     from ragen2.policy import Policy, TextSampler
     from ragen2.trainer.evaluate import Assessment
@@ -66,7 +66,7 @@ def evaluate(
 
     Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
-    from ragen2.cli.views.evaluate import print_verdict
+    from ragen2.cli.views.verdicts import print_verdict
     from ragen2.config import dump_config
     from ragen2.trainer.evaluate import assess
 
@@ -85,8 +85,7 @@ def evaluate(
 @contextmanager
 def _usage_printed(policy: Policy | TextSampler, out: Path | None) -> Iterator[None]:
     """Say what a server took, also when it is interrupted, and how to go on then."""
-    from ragen2.backends.remote.chat import ChatServer
-    from ragen2.backends.remote.policy import ServerPolicy
+    from ragen2.backends.remote.policy import ChatServer, ServerPolicy
 
     served = policy if isinstance(policy, ServerPolicy | ChatServer) else None
     try:
@@ -125,8 +124,8 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
 def _chat_server(
     url: str, name: str, settings: ServerSettings, journal: Path | None
 ) -> TextSampler:
-    from ragen2.backends.remote.chat import ChatServer
     from ragen2.backends.remote.journal import Journal
+    from ragen2.backends.remote.policy import ChatServer
 
     kept = Journal(journal, name) if journal is not None else None
     return ChatServer(url, name, settings, kept)

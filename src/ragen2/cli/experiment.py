@@ -132,7 +132,7 @@ def _keeps_weights(plan: Plan) -> bool:
 
 def _run(plan: Plan, *, at_once: int, mps: bool, keep_weights: bool) -> None:
     from ragen2.cli.jobs import exit_code, gpu_sharing
-    from ragen2.cli.views.jobs import jobs_view
+    from ragen2.cli.views.live import jobs_view
     from ragen2.experiments.output import write_results
     from ragen2.experiments.running import RunCallbacks, refuse_changed, run_plan
 

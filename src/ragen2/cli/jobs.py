@@ -12,9 +12,8 @@ from pathlib import Path
 import typer
 
 from ragen2.backends.settings import GPU_SHARE
-from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, StopRequest
-from ragen2.cli.views.jobs import jobs_view
-from ragen2.cli.views.settings import print_settings
+from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, StopRequest, print_settings
+from ragen2.cli.views.live import jobs_view
 from ragen2.config import default_run_file, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.reports.page import write_report

@@ -69,9 +69,9 @@ def probe(  # noqa: PLR0913 - one parameter per flag
     agent = _open(config, folder)
     record = _probe(config, agent, run_dir, chosen)
     _write(record, target)
-    from ragen2.cli.views.probe import show
+    from ragen2.cli.views.verdicts import print_probe
 
-    show(record, target)
+    print_probe(record, target)
 
 
 def _bucket_flags(buckets: int | None, edges: str | None) -> list[str]:
@@ -157,11 +157,11 @@ def _open(config: RunConfig, folder: Path | None) -> Agent:
 
 
 def _probe(config: RunConfig, agent: Agent, run_dir: Path, step: int) -> ProbeRecord:
-    from ragen2.cli.views.probe import progress
+    from ragen2.cli.views.verdicts import probe_progress
     from ragen2.diagnostics.metrics.gradients import ProbeRecord, broken_numbers
     from ragen2.trainer.probe import kl_estimator, play_probe, probe_gradients
 
-    with progress(config.rollout.prompts) as tell:
+    with probe_progress(config.rollout.prompts) as tell:
         started = time.perf_counter()
         groups = play_probe(config, agent.policy, step)
         played = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What several verbs share: options, exit codes, Ctrl-C, torch with a clear error, JSON files."""
+"""What several verbs share: options, exit codes, Ctrl-C, torch with a clear error, dry runs, JSON files."""
 
 from __future__ import annotations
 
@@ -93,3 +93,29 @@ def write_json(flag: str, file: Path, found: dict[str, Any]) -> None:
         write_atomically(file, json.dumps(found, indent=1) + "\n")
     except OSError as error:
         raise RunError(f"{flag} {file} cannot be written: {error.strerror}") from error
+
+
+def print_settings(config: RunConfig, *, full: bool, name: str = "") -> None:
+    """A run file that gives the same run again, with comments above it; ``name`` is that of a job."""
+    import tomli_w
+
+    from ragen2.config import changed_settings, count_settings, dump_config
+
+    if name:
+        print(f"# {name}")
+    if full:
+        print(dump_config(config), end="")
+        return
+    changed = changed_settings(config)
+    everything = count_settings(config.model_dump(mode="json", exclude_none=True))
+    rollout = config.rollout
+    print(
+        f"# {config.env.kind}, {config.algorithm.kind}, filter {config.filter.kind}, model "
+        f"{config.model.path}: {config.steps} steps of {rollout.prompts} prompts x "
+        f"{rollout.group_size} rollouts"
+    )
+    print(
+        f"# {count_settings(changed)} of {everything} settings differ from their defaults; "
+        "--full prints every one"
+    )
+    print(tomli_w.dumps(changed), end="")

@@ -162,7 +162,7 @@ def train(  # noqa: PLR0913 - one parameter per flag
 
 
 def _print_settings(config: RunConfig, *, full: bool) -> None:
-    from ragen2.cli.views.settings import print_settings
+    from ragen2.cli.shared import print_settings
 
     print_settings(config, full=full)
 
@@ -201,10 +201,12 @@ def _starts_others(processes: int | None, rank: Rank) -> bool:
 
 def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
     from ragen2.config import load_run
-    from ragen2.runs.loggers import require_loggers
 
     config = load_run(run_file, overrides)
-    require_loggers(config.logging.to)
+    if config.logging.to:
+        from ragen2.runs.loggers import require_loggers
+
+        require_loggers(config.logging.to)
     return config
 
 
@@ -300,7 +302,7 @@ def _run(
 ) -> None:
     from ragen2.cli.views.live import live_view
     from ragen2.reports.page import write_report
-    from ragen2.runs.sessions import record_session
+    from ragen2.runs.store import record_session
     from ragen2.trainer.loop import train as train_loop
 
     record_session(run.path, state.step if state else 0)

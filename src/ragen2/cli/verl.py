@@ -156,8 +156,7 @@ def _run(config: RunConfig, settings: dict[str, Any], job: Job) -> None:
     """Train to the end, or to where the run stops by itself; then the report."""
     from ragen2.integrations.verl.job import run_job
     from ragen2.reports.page import write_report
-    from ragen2.runs.sessions import record_session
-    from ragen2.runs.store import RunDirectory
+    from ragen2.runs.store import RunDirectory, record_session
 
     path = job.run
     machines = f"--nodes {job.nodes} --gpus-per-node {job.workers}"

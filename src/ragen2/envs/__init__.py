@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from ragen2.envs.bandit.env import Bandit
+from ragen2.envs.bandit import Bandit
 from ragen2.envs.base import Env, Episode, Step
 from ragen2.envs.check.conformance import check_env
 from ragen2.envs.deepcoder.env import DeepCoder
-from ragen2.envs.frozen_lake.env import FrozenLake
-from ragen2.envs.game_2048.env import Game2048
+from ragen2.envs.frozen_lake import FrozenLake
+from ragen2.envs.game_2048 import Game2048
 from ragen2.envs.math.countdown import Countdown
 from ragen2.envs.math.metamathqa import MetaMathQA
-from ragen2.envs.rubiks_cube.env import RubiksCube
+from ragen2.envs.rubiks_cube import RubiksCube
 from ragen2.envs.search_qa.env import SearchQA
 from ragen2.envs.sokoban.env import Sokoban
-from ragen2.envs.sudoku.env import Sudoku
+from ragen2.envs.sudoku import Sudoku
 from ragen2.envs.webshop.env import WebShop
 
 __all__ = [

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from ragen2.component import Component
 from ragen2.seeding import stream_key
+from ragen2.types import Image
 
 HELD_OUT_SEEDS = 100_000
 """Seeds below this are held out: evaluation uses them, training never does. An environment with a
@@ -128,3 +129,9 @@ def belongs(seed: int, *task: int | str) -> bool:
 def normalise(action: str) -> str:
     """Fold case and white space of an action as an agent may write it."""
     return " ".join(action.lower().split())
+
+
+def image_name(episode: Episode) -> str:
+    """Names the pixels that are shown now; empty where there are none."""
+    pixels = episode.shown_image
+    return "" if pixels is None else Image(pixels).digest

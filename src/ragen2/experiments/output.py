@@ -30,7 +30,7 @@ from ragen2.experiments.running import STARTED, read_started
 from ragen2.reports.figures import save_figure
 from ragen2.reports.load import load_run_directory
 from ragen2.runs.files import write_atomically
-from ragen2.runs.sessions import (
+from ragen2.runs.store import (
     Machine,
     code_commit,
     installed_versions,

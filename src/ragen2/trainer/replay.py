@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2.diagnostics.metrics.attempts import Contrasts, Played, executed_actions
-from ragen2.envs.base import Env, Episode
-from ragen2.envs.check.transcript import image_name
+from ragen2.envs.base import Env, Episode, image_name
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Group
 

@@ -13,12 +13,10 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.agent import open_agent
-from ragen2.backends.model_files import open_tokenizer
-from ragen2.backends.remote.chat import ChatServer, read_reply
+from ragen2.backends.agent import open_agent, open_tokenizer
 from ragen2.backends.remote.journal import JOURNAL_FILE, chat_name
-from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings
+from ragen2.backends.remote.policy import ChatServer, read_reply
+from ragen2.backends.settings import EMBEDDED, LearnerSettings, ModelSettings, ServerSettings
 from ragen2.cli.app import app
 from ragen2.envs import FrozenLake
 from ragen2.errors import ConfigError, ModelError

@@ -14,7 +14,7 @@ from faulty_server import Behaviour, serving
 from ragen2.backends.remote.batch import call_all
 from ragen2.backends.remote.client import ServerClient, Usage, seconds_asked, wait_seconds
 from ragen2.backends.remote.journal import Journal, request_name
-from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams
 from ragen2.types import Completion, Finish

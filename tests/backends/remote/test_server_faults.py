@@ -14,12 +14,10 @@ import pytest
 from faulty_server import GOOD, MODEL, Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.agent import open_server
-from ragen2.backends.model_files import open_tokenizer
+from ragen2.backends.agent import open_server, open_tokenizer
 from ragen2.backends.remote.journal import JOURNAL_FILE
 from ragen2.backends.remote.policy import ServerPolicy
-from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.settings import EMBEDDED
+from ragen2.backends.settings import EMBEDDED, ServerSettings
 from ragen2.cli.app import app
 from ragen2.cli.evaluate import EVALUATED_FILE
 from ragen2.envs import FrozenLake

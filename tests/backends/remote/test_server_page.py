@@ -11,10 +11,9 @@ import pytest
 from faulty_server import Behaviour, serving
 from typer.testing import CliRunner
 
-from ragen2.backends.model_files import open_tokenizer
+from ragen2.backends.agent import open_tokenizer
 from ragen2.backends.remote.client import NOT_NOW, NOT_THERE, REFUSED, Usage
-from ragen2.backends.remote.settings import ServerSettings
-from ragen2.backends.settings import EMBEDDED
+from ragen2.backends.settings import EMBEDDED, ServerSettings
 from ragen2.cli.app import app
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -12,8 +12,8 @@ import pytest
 
 from ragen2.backends.remote.policy import ServerPolicy, read_completion
 from ragen2.backends.remote.scorer import ServerScorer
-from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.scripted import ByteTokenizer, ScriptedPolicy
+from ragen2.backends.settings import ServerSettings
 from ragen2.config import RunConfig
 from ragen2.envs import Bandit
 from ragen2.errors import ConfigError, ModelError

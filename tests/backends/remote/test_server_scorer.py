@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ragen2.backends.remote.scorer import ServerScorer
-from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.sampling.hf import HFPolicy
+from ragen2.backends.settings import ServerSettings
 from ragen2.bench.score import naive_score
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair

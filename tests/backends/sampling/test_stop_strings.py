@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen2.backends.model_files import open_model
+from ragen2.backends.agent import open_model
 from ragen2.backends.sampling.choosing import StopTable, token_texts
 
 PIECES = ["a", "b", "ab", "ba", "aab", "", "x", "</", "ans", "wer>", "</answer>", "r></", "abab"]

@@ -11,7 +11,7 @@ import torch
 from test_vision_language_models import own_logp
 from vision_models import FOLDERS
 
-from ragen2.backends.model_files import open_model
+from ragen2.backends.agent import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.diagnostics import Collapse, Evidence, Vision
 from ragen2.diagnostics.metrics.vision import measure_grounding, measure_split

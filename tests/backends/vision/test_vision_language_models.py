@@ -14,9 +14,9 @@ import pytest
 import torch
 from vision_models import FOLDERS
 
+from ragen2.backends.agent import open_model
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.learner.microbatches import Microbatch
-from ragen2.backends.model_files import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scoring.pairs import honours_trees, score_by_copies
 from ragen2.backends.scoring.tree import ScoringJob, score_by_trees

@@ -18,13 +18,11 @@ from safetensors.torch import load_file
 from ragen2.backends.agent import learner_policy
 from ragen2.backends.remote.policy import UNKNOWN_CONTEXT, ServerPolicy, served_context
 from ragen2.backends.remote.scorer import ServerScorer
-from ragen2.backends.remote.settings import ServerSettings
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.scripted import ByteTokenizer
-from ragen2.backends.settings import ModelSettings
+from ragen2.backends.settings import ModelSettings, ServerSettings
 from ragen2.backends.vllm import policy as vllm_engine
-from ragen2.backends.vllm.policy import VllmPolicy
-from ragen2.backends.vllm.server import VllmServerPolicy
+from ragen2.backends.vllm.policy import VllmPolicy, VllmServerPolicy
 from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.errors import ConfigError, DependencyError, ModelError, RunError
 from ragen2.policy import Request, SamplingParams

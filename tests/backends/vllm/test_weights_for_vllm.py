@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from ragen2.backends.learner.learner import add_lora
+from ragen2.backends.learner.optimiser import add_lora
 from ragen2.backends.settings import ModelSettings
-from ragen2.backends.vllm.weights import WEIGHTS_FILE, WeightSync, named_weights, save_weights
+from ragen2.backends.vllm.policy import WEIGHTS_FILE, WeightSync, named_weights, save_weights
 
 
 def test_every_weight_comes_once_under_its_checkpoint_name(small, tmp_path):

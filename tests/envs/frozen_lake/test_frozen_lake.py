@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragen2.envs import check_env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.envs.frozen_lake.env import ACTIONS, DISCOUNT, Chances, Lake, LakeEpisode, draw_lake
+from ragen2.envs.frozen_lake import ACTIONS, DISCOUNT, Chances, Lake, LakeEpisode, draw_lake
 from ragen2.errors import ConfigError, EnvError
 from ragen2.seeding import stream
 

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from ragen2.envs.base import Env
 from ragen2.envs.check.transcript import expert_play
-from ragen2.envs.game_2048.board import MOVES, legal_moves, slide, slide_line, spawn
-from ragen2.envs.game_2048.env import Game2048, Game2048Episode, move_reward
+from ragen2.envs.game_2048 import (
+    MOVES,
+    Game2048,
+    Game2048Episode,
+    legal_moves,
+    move_reward,
+    slide,
+    slide_line,
+    spawn,
+)
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

@@ -6,9 +6,8 @@ import threading
 import pytest
 
 from ragen2.envs import check_env, make
-from ragen2.envs.math import symbolic
-from ragen2.envs.math.answers import same_answer
-from ragen2.envs.math.symbolic import same_mathematics
+from ragen2.envs.math import answers as symbolic
+from ragen2.envs.math.answers import same_answer, same_mathematics
 from ragen2.errors import DependencyError
 
 needs_math_verify = pytest.mark.skipif(

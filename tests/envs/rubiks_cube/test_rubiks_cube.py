@@ -6,17 +6,20 @@ from hypothesis import strategies as st
 
 from ragen2.envs.base import Env
 from ragen2.envs.check.conformance import check_env
-from ragen2.envs.rubiks_cube.cube import (
+from ragen2.envs.rubiks_cube import (
     SOLVED,
     TURNS,
+    CubeEpisode,
+    RubiksCube,
     cubes_around,
+    draw_cube,
     inverse,
     is_solved,
     orientations,
+    parse,
     shortest_solution,
     turned,
 )
-from ragen2.envs.rubiks_cube.env import CubeEpisode, RubiksCube, draw_cube, parse
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 from ragen2.envs import check_env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.envs.check.conformance import expert_steps
-from ragen2.envs.search_qa.env import SearchQA, cut_at_sentence, read_action, show_passages
+from ragen2.envs.search_qa.env import (
+    SearchQA,
+    answer_reward,
+    cut_at_sentence,
+    exact_match,
+    f1_score,
+    fold_answer,
+    read_action,
+    show_passages,
+)
 from ragen2.envs.search_qa.records import Passage, Question, read_passages, read_questions
 from ragen2.envs.search_qa.records import split_questions as split
-from ragen2.envs.search_qa.reward import answer_reward, exact_match, f1_score, fold_answer
 from ragen2.envs.search_qa.world import load_world
 from ragen2.envs.toolkit.text_index import ENCODERS, DenseIndex, load_encoder
 from ragen2.errors import ConfigError, DependencyError, EnvError

@@ -4,8 +4,15 @@ import pytest
 
 from ragen2.envs.base import Env
 from ragen2.envs.check.conformance import check_env
-from ragen2.envs.sudoku.env import Sudoku, SudokuEpisode, parse
-from ragen2.envs.sudoku.puzzles import Puzzle, draw_puzzle, houses_of, solutions
+from ragen2.envs.sudoku import (
+    Puzzle,
+    Sudoku,
+    SudokuEpisode,
+    draw_puzzle,
+    houses_of,
+    parse,
+    solutions,
+)
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 

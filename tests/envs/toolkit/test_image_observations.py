@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ragen2.envs import check_env, make
-from ragen2.envs.frozen_lake.env import TILES as LAKE_TILES
-from ragen2.envs.sokoban.tiles import TILES as ROOM_TILES
+from ragen2.envs.frozen_lake import TILES as LAKE_TILES
+from ragen2.envs.sokoban.env import TILES as ROOM_TILES
 from ragen2.envs.toolkit.pixels import paint
 from ragen2.errors import ConfigError, EnvError
 

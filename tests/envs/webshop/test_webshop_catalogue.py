@@ -14,7 +14,7 @@ from ragen2.envs.webshop.generation import (
     ProductKind,
     generated_catalogue,
 )
-from ragen2.envs.webshop.reward import matches, options_match
+from ragen2.envs.webshop.goals import matches, options_match
 from ragen2.errors import EnvError
 
 DIGEST = """

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.envs.webshop.catalogue import Product
-from ragen2.envs.webshop.goals import Goal
-from ragen2.envs.webshop.reward import (
+from ragen2.envs.webshop.goals import (
+    Goal,
     basic_color,
     matches,
     options_match,

@@ -12,8 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ragen2.backends.agent import open_policy
-from ragen2.backends.model_files import locate
+from ragen2.backends.agent import locate, open_policy
 from ragen2.config import RunConfig, load_run
 from ragen2.diagnostics import Collapse, Evidence
 from ragen2.policy import Pair

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.agent import quiet_transformers
-from ragen2.backends.model_files import open_model
+from ragen2.backends.agent import open_model, quiet_transformers
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.vllm.worker import EXTENSION

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from vllm_side import SOURCE
 
-from ragen2.backends.model_files import locate, open_model
+from ragen2.backends.agent import locate, open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.vllm.policy import VllmPolicy

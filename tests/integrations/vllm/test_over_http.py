@@ -12,7 +12,7 @@ from vllm_side import CLOSE, NAME
 
 from ragen2.backends.agent import open_server
 from ragen2.backends.settings import EMBEDDED
-from ragen2.backends.vllm.server import VllmServerPolicy
+from ragen2.backends.vllm.policy import VllmServerPolicy
 from ragen2.cli.app import app
 from ragen2.policy import Pair, SamplingParams
 from ragen2.runs.trajectories import groups_of

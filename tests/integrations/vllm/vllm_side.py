@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ragen2.backends.model_files import locate
+from ragen2.backends.agent import locate
 from ragen2.backends.settings import EMBEDDED
 
 NAME = "tiny"

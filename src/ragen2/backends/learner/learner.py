@@ -20,13 +20,13 @@ from ragen2.backends.device import compute_dtype, disk_errors, side_by_side
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism, whole_tensor
 from ragen2.backends.learner.critic import Critic
 from ragen2.backends.learner.forward import LogprobForward
-from ragen2.backends.learner.logprobs import SplitModel
-from ragen2.backends.learner.lora import add_lora, base_of
+from ragen2.backends.learner.logprobs import SplitModel, base_of
 from ragen2.backends.learner.microbatches import Microbatch, random_parts
 from ragen2.backends.learner.optimiser import (
     BadSteps,
     TensorGradient,
     adamw,
+    add_lora,
     home_of,
     lr_share,
 )

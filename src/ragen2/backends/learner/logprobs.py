@@ -9,8 +9,9 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from ragen2.backends.decoder import PositionLookup, text_positions
 from ragen2.backends.device import float_product
-from ragen2.backends.vision.embedding import ImageEmbedder, PositionLookup, text_positions
+from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.errors import ModelError
 from ragen2.types import Image, IntArray
 
@@ -250,3 +251,8 @@ class SplitModel:
 def identity(rows: torch.Tensor) -> torch.Tensor:
     """The head of a model that makes its logits by itself."""
     return rows
+
+
+def base_of(network: Any) -> Any:
+    """The Hugging Face model inside a PEFT wrapper, or the model itself."""
+    return network.get_base_model() if hasattr(network, "get_base_model") else network

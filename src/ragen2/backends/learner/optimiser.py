@@ -1,4 +1,4 @@
-"""AdamW as every update here uses it, its learning rate, steps it cannot take, and gradients as vectors."""
+"""What an update trains and how: LoRA adapters, AdamW, its learning rate, bad steps, gradients as vectors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ragen2.backends.device import free_memory
-from ragen2.backends.settings import LearnerSettings
-from ragen2.errors import RunError
+from ragen2.backends.settings import LearnerSettings, ModelSettings
+from ragen2.errors import DependencyError, RunError
+from ragen2.seeding import stream_key
 
 VECTORS = 10
 """Room for as many is looked for: a probe holds a handful at once."""
@@ -98,3 +99,38 @@ def home_of(trained: Sequence[torch.Tensor]) -> torch.device:
     need = VECTORS * sum(p.numel() for p in trained) * torch.float32.itemsize
     fits = device.type != "cuda" or free_memory(device) >= need
     return device if fits else torch.device("cpu")
+
+
+def add_lora(network: Any, model: ModelSettings, seed: int) -> Any:
+    """Wrap the model so that only low-rank adapters of its linear layers are trained."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise DependencyError("LoRA needs peft; pip install 'ragen2[lora]'") from error
+    settings = LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=targets(network, model),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(stream_key(seed, "lora") % 2**63)
+        return get_peft_model(network, settings)
+
+
+def targets(network: Any, model: ModelSettings) -> str | list[str]:
+    """Which layers get adapters: all linear ones, or those of the language model if the rest is frozen."""
+    decoder = network.get_decoder()
+    if model.vision == "trained" or not reads_images(network):
+        return "all-linear"
+    start = next(name for name, module in network.named_modules() if module is decoder)
+    return [
+        f"{start}.{name}"
+        for name, module in decoder.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    ]
+
+
+def reads_images(network: Any) -> bool:
+    """Whether a model has anything before its language model that images go through."""
+    return hasattr(network, "get_image_features") and hasattr(network.config, "vision_config")

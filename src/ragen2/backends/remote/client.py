@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError
 from ragen2.seeding import stream
 

@@ -23,7 +23,7 @@ from ragen2.backends.remote.client import (
     Usage,
     first_taken,
 )
-from ragen2.backends.remote.settings import ServerSettings
+from ragen2.backends.settings import ServerSettings
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import Pair
 from ragen2.types import FloatArray

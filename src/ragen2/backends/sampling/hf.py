@@ -15,8 +15,7 @@ import torch
 
 from ragen2.backends.decoder import describe_decoder
 from ragen2.backends.device import compute_dtype
-from ragen2.backends.learner.logprobs import SplitModel
-from ragen2.backends.learner.lora import base_of
+from ragen2.backends.learner.logprobs import SplitModel, base_of
 from ragen2.backends.sampling.choosing import cut, invert, need_numbers, uniforms
 from ragen2.backends.sampling.kv_cache import KVMemory, KVRecorder, weights_version
 from ragen2.backends.scoring.pairs import PairScorer

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ragen2.backends.decoder import PositionLookup
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
-from ragen2.backends.vision.embedding import PositionLookup
 from ragen2.policy import Pair
 from ragen2.types import FloatArray, IntArray
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
+from ragen2.backends.decoder import PositionLookup
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
-from ragen2.backends.vision.embedding import PositionLookup
 from ragen2.types import FloatArray, IntArray
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step, image_name
 from ragen2.envs.check.process_replay import ProcessReplay, record, replay_there
 from ragen2.envs.check.transcript import (
     PlayedAction,
     Transcript,
     expert_play,
-    image_name,
     legal_action,
     odd_play,
     random_play,

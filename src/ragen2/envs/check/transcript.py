@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from ragen2.envs.base import Env, Episode, Step
+from ragen2.envs.base import Env, Episode, Step, image_name
 from ragen2.seeding import stream
-from ragen2.types import Image
 
 ODD_ACTIONS_PER_SEED = 3
 
@@ -67,12 +66,6 @@ def take(episode: Episode, action: str) -> PlayedAction:
     step = episode.step(action)
     observation = episode.observation
     return PlayedAction(action, step, observation, time.monotonic() - began, image_name(episode))
-
-
-def image_name(episode: Episode) -> str:
-    """Names the pixels that are shown now; empty where there are none."""
-    pixels = episode.shown_image
-    return "" if pixels is None else Image(pixels).digest
 
 
 def random_play(env: Env, seed: int, luck: int) -> Transcript:

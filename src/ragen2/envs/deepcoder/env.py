@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step, Waits
-from ragen2.envs.deepcoder.cases import Problem, grade
+from ragen2.envs.deepcoder.answers import Problem, grade
 from ragen2.envs.deepcoder.formats import problems_of
 from ragen2.envs.deepcoder.problems import own_problem
 from ragen2.envs.toolkit.records import TaskSet

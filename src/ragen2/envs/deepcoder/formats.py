@@ -17,8 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ragen2.envs.deepcoder.answers import parse_literal
-from ragen2.envs.deepcoder.cases import Case, Problem
+from ragen2.envs.deepcoder.answers import Case, Problem, parse_literal
 from ragen2.envs.deepcoder.hidden_tests import case_of, cases_of_unittest, first_call
 from ragen2.envs.toolkit.records import Record, TaskSet, read_records, separate_tasks, split_tasks
 from ragen2.errors import EnvError

@@ -12,7 +12,7 @@ import builtins
 import sys
 from typing import Any
 
-from ragen2.envs.deepcoder.cases import Case
+from ragen2.envs.deepcoder.answers import Case
 from ragen2.sandbox import Given
 
 _KNOWN = frozenset(dir(builtins))

@@ -13,8 +13,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ragen2.envs.base import Env, Episode, Step, belongs
-from ragen2.envs.math.answers import MAX_TEXT, final_answer, same_answer, same_text
-from ragen2.envs.math.symbolic import require_math_verify, same_mathematics
+from ragen2.envs.math.answers import (
+    MAX_TEXT,
+    final_answer,
+    require_math_verify,
+    same_answer,
+    same_mathematics,
+    same_text,
+)
 from ragen2.envs.math.word_problems import QUESTION_TYPES, QuestionType, draw_problem
 from ragen2.envs.toolkit.records import (
     HeldOutData,

@@ -16,28 +16,46 @@ from pydantic import Field, field_validator, model_validator
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step, belongs, normalise
 from ragen2.envs.sokoban.levels import Room, draw_rooms, load_levels, parse_room
 from ragen2.envs.sokoban.solver import ACTIONS, SearchLimit, solve
-from ragen2.envs.sokoban.tiles import (
-    BOX,
-    BOX_ON,
-    FLOOR,
-    MEANINGS,
-    PICTURE,
-    PLAYER,
-    PLAYER_ON,
-    TARGET,
-    TILES,
-    WALL,
-)
 from ragen2.envs.toolkit.pixels import (
     BoardEpisode,
     BoardObservation,
     CellGauges,
     CellPixels,
+    Mark,
     Tile,
+    bricks,
+    crate,
+    figure,
+    ground,
     size_problem,
 )
 from ragen2.envs.toolkit.wording import offset, pick
 from ragen2.errors import EnvError
+
+WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER, PLAYER_ON = range(7)
+PICTURE = (
+    "The image shows you as a blue figure, boxes as brown crates, targets as red diamonds, boxes on "
+    "targets as green crates, walls as bricks."
+)
+MEANINGS = ("wall", "floor", "target", "box on target", "box", "you", "you on a target")
+
+_FLOOR_TILE = ground((236, 226, 204), (214, 202, 176))
+_TARGET_TILE = (
+    *_FLOOR_TILE,
+    Mark("diamond", (200, 40, 40), 0.46, 0.46),
+    Mark("diamond", (250, 190, 180), 0.3, 0.3),
+)
+_FIGURE = figure((70, 120, 220))
+TILES: dict[int, Tile] = {
+    WALL: bricks((124, 110, 108), (66, 62, 70)),
+    FLOOR: _FLOOR_TILE,
+    TARGET: _TARGET_TILE,
+    BOX_ON: (*_TARGET_TILE, *crate((30, 110, 50), (110, 200, 120))),
+    BOX: (*_FLOOR_TILE, *crate((120, 72, 24), (214, 154, 84))),
+    PLAYER: (*_FLOOR_TILE, *_FIGURE),
+    PLAYER_ON: (*_TARGET_TILE, *_FIGURE),
+}
+
 
 STEP_REWARD = -0.1
 BOX_REWARD = 1.0

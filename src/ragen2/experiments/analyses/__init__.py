@@ -1,4 +1,4 @@
-"""How the runs of each experiment are read: one file per experiment, found by its name."""
+"""How the runs of each experiment are read: one function per experiment, found by its name."""
 
 from __future__ import annotations
 
@@ -7,46 +7,37 @@ from collections.abc import Callable, Mapping
 from ragen2.component import suggest
 from ragen2.errors import ConfigError
 from ragen2.experiments.analyses import (
-    chain,
     collapse,
-    compute,
-    correlation,
-    definitions,
     dynamics,
+    filter_gain,
     gradients,
-    interventions,
-    level,
-    main_table,
-    noise,
-    predictor,
-    prompts,
-    quartiles,
+    proxies,
+    reward_variance,
     rewards,
     summary,
-    turns,
 )
 from ragen2.experiments.cells import Cells
 from ragen2.experiments.findings import Findings
 
 Analysis = Callable[[Cells], Findings]
 ANALYSES: Mapping[str, Analysis] = {
-    "main_table": main_table.analyse,
-    "dynamics": dynamics.analyse,
-    "correlation": correlation.analyse,
-    "gradients": gradients.analyse,
-    "compute": compute.analyse,
-    "quartiles": quartiles.analyse,
-    "noise": noise.analyse,
-    "level": level.analyse,
-    "predictor": predictor.analyse,
-    "interventions": interventions.analyse,
-    "definitions": definitions.analyse,
-    "prompts": prompts.analyse,
-    "turns": turns.analyse,
-    "rewards": rewards.analyse,
-    "chain": chain.analyse,
-    "collapse": collapse.analyse,
-    "summary": summary.analyse,
+    "main_table": filter_gain.analyse_main_table,
+    "dynamics": dynamics.analyse_dynamics,
+    "correlation": proxies.analyse_correlation,
+    "gradients": gradients.analyse_gradients,
+    "compute": filter_gain.analyse_compute,
+    "quartiles": reward_variance.analyse_quartiles,
+    "noise": reward_variance.analyse_noise,
+    "level": filter_gain.analyse_level,
+    "predictor": reward_variance.analyse_predictor,
+    "interventions": proxies.analyse_interventions,
+    "definitions": filter_gain.analyse_definitions,
+    "prompts": proxies.analyse_prompts,
+    "turns": dynamics.analyse_turns,
+    "rewards": rewards.analyse_rewards,
+    "chain": dynamics.analyse_chain,
+    "collapse": collapse.analyse_collapse,
+    "summary": summary.analyse_summary,
 }
 
 READS_OTHERS = frozenset({"predictor"})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ragen2.experiments.analyses.correlation import success_table
 from ragen2.experiments.analyses.dynamics import first_warning
+from ragen2.experiments.analyses.proxies import success_table
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
@@ -43,7 +43,7 @@ VARIED = 0.9
 """Share of its H(Z|X) that a collapsed run still has."""
 
 
-def analyse(cells: Cells) -> Findings:
+def analyse_collapse(cells: Cells) -> Findings:
     """Early and late values, which runs collapsed by the paper's marks, and when the warning came."""
     require_axes(cells, "task", "filter")
     rows: list[tuple[Entry, ...]] = []

@@ -25,7 +25,7 @@ NAMES = {
 BUCKET = re.compile(r"probe/bucket_(\d+)/variance")
 
 
-def analyse(cells: Cells) -> Findings:
+def analyse_gradients(cells: Cells) -> Findings:
     """Norms bucket by bucket, their rank correlation with reward variance, and who pulls where."""
     require_axes(cells, "task", "algorithm")
     rows: list[tuple[Entry, ...]] = []

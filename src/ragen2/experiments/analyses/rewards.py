@@ -28,7 +28,7 @@ TRAINED = "rollout/success"
 """What rates are chosen by: success on training tasks of the tuning seeds; nothing held out is looked at."""
 
 
-def analyse(cells: Cells) -> Findings:
+def analyse_rewards(cells: Cells) -> Findings:
     """Gains under each reward; then each arm at its own best learning rate."""
     require_axes(cells, "filter")
     arm = first_filter(cells)

@@ -29,7 +29,7 @@ MOST_LINES = 6
 """Curves in one chart."""
 
 
-def analyse(cells: Cells) -> Findings:
+def analyse_summary(cells: Cells) -> Findings:
     """One row per cell; and for each axis, each value against the first, paired over everything else."""
     axes = list(dict.fromkeys(axis for one in cells.runs for axis in one.labels))
     rows: list[tuple[Entry, ...]] = []

@@ -18,7 +18,7 @@ from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from ragen2.backends.model_files import open_model
+from ragen2.backends.agent import open_model
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import Precision
 from ragen2.errors import ModelError

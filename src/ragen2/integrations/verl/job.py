@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ragen2.backends.model_files import locate, pick_device
+from ragen2.backends.agent import locate, pick_device
 from ragen2.backends.sampling.hf import DEFAULT_CONTEXT
 from ragen2.config import RunConfig
 from ragen2.errors import ModelError, RagenError, RunError

@@ -10,7 +10,7 @@ from ragen2.reports.data.numbers import shorts
 from ragen2.reports.load import Run
 from ragen2.runs.checkpoints import checkpoint_step, list_checkpoints
 from ragen2.runs.record import StepRecord
-from ragen2.runs.sessions import installed_versions, read_sessions
+from ragen2.runs.store import installed_versions, read_sessions
 
 ENDED = "the run ends here"
 KINDS = (

@@ -14,8 +14,8 @@ from ragen2.errors import RunError
 from ragen2.reports.data.boards import Boards
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.load import Run
-from ragen2.runs.images import ImageStore
 from ragen2.runs.record import StepRecord
+from ragen2.runs.trajectories import ImageStore
 
 MOST_STEPS = 40
 """Steps whose episodes are in the page."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.sampling.cpu.cache import BLOCK, CPUCache, shared_beginning
+from ragen2.backends.sampling.cpu.forward import BLOCK, CPUCache, shared_beginning
 from ragen2.types import IntArray
 
 LAYERS, HEADS, DIM = 2, 3, 4

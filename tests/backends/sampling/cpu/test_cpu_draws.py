@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen2.backends.sampling.cpu.batch import next_tokens
+from ragen2.backends.sampling.cpu.engine import next_tokens
 from ragen2.policy import SamplingParams
 
 CHANCES = [0.5, 0.2, 0.3]

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 
 from ragen2.backends.decoder import Decoder, describe_decoder
 from ragen2.backends.learner.learner import TorchLearner
-from ragen2.backends.sampling.cpu import batch as cpu_batch
 from ragen2.backends.sampling.cpu import engine as cpu
+from ragen2.backends.sampling.cpu import engine as cpu_batch
 from ragen2.backends.sampling.cpu.engine import CPUEngine
 from ragen2.backends.sampling.cpu.forward import CPUForward
 from ragen2.backends.sampling.hf import HFPolicy, _PlainDecodeLoop

@@ -21,9 +21,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from ragen2.backends.agent import open_model
 from ragen2.backends.decoder import describe_decoder
-from ragen2.backends.learner.learner import add_lora
-from ragen2.backends.model_files import open_model
+from ragen2.backends.learner.optimiser import add_lora
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
