@@ -11,9 +11,8 @@ from ragen2.algorithms import Credit
 from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
-from ragen2.trainer.expert import Dialogue, Script, script_episode
-from ragen2.trainer.samples import draft_samples, flatten, outcome, stretches, with_credit
-from ragen2.trainer.warmstart import dialogue_sample
+from ragen2.trainer.samples import contiguous_turns, flatten, outcome, samples_of, with_credit
+from ragen2.trainer.warmstart import Dialogue, Script, dialogue_sample, script_episode
 from ragen2.types import Completion, Group, Message, Prompt, Sample, StopReason, Trajectory
 
 HISTORIES = [
@@ -64,10 +63,10 @@ def written_ids(trajectory: Trajectory) -> list[int]:
 
 
 def make_samples(groups: list[Group], temperature: float = 1.0) -> list[Sample]:
-    return list(flatten(draft_samples(groups, temperature)))
+    return list(flatten(samples_of(groups, temperature)))
 
 
-def samples_of(trajectory: Trajectory) -> list[Sample]:
+def samples_of_one(trajectory: Trajectory) -> list[Sample]:
     return make_samples([Group(trajectory.prompt, (trajectory,))])
 
 
@@ -78,7 +77,7 @@ def samples_of(trajectory: Trajectory) -> list[Sample]:
 @given(seed=st.integers(0, 10**6))
 def test_every_sampled_token_carries_loss_once_and_nothing_else_does(history, seed):
     for trajectory in played(history, seed, members=1).trajectories:
-        samples = samples_of(trajectory)
+        samples = samples_of_one(trajectory)
         trained = [int(i) for sample in samples for i in sample.ids_T[sample.loss_mask_T]]
         assert trained == written_ids(trajectory)
 
@@ -87,10 +86,10 @@ def test_every_sampled_token_carries_loss_once_and_nothing_else_does(history, se
 @given(seed=st.integers(0, 10**6))
 def test_what_comes_before_a_loss_token_is_what_the_model_saw(history, seed):
     for trajectory in played(history, seed, members=1).trajectories:
-        samples = iter(samples_of(trajectory))
-        for stretch in stretches(trajectory):
+        samples = iter(samples_of_one(trajectory))
+        for turns in contiguous_turns(trajectory):
             sample = next(samples)
-            for turn in stretch:
+            for turn in turns:
                 start = len(turn.prompt_ids_T)
                 end = start + len(turn.completion.ids_T)
                 assert sample.ids_T[:start].tolist() == turn.prompt_ids_T.tolist()
@@ -119,11 +118,11 @@ def test_current_history_is_one_sample_a_turn():
     assert len(make_samples([group])) == turns
 
 
-def test_a_window_is_one_sample_for_each_stretch_it_does_not_cut():
+def test_a_window_is_one_sample_per_run_of_contiguous_turns():
     trajectory = next(
         t for t in played({"history": "window", "window": 3}).trajectories if len(t.turns) == 5
     )
-    assert [len(stretch) for stretch in stretches(trajectory)] == [3, 1, 1]
+    assert [len(turns) for turns in contiguous_turns(trajectory)] == [3, 1, 1]
 
 
 def test_credit_lands_on_the_tokens_it_is_for():
@@ -132,8 +131,8 @@ def test_credit_lands_on_the_tokens_it_is_for():
             earned = outcome(trajectory, 48)
             tokens = int(earned.lengths_K.sum())
             credit = Credit(np.arange(tokens) + 1.0, -(np.arange(tokens) + 1.0))
-            drafts = draft_samples([Group(group.prompt, (trajectory,))], 1.0)[0][0]
-            samples = with_credit(drafts, credit, 2.0)
+            uncredited = samples_of([Group(group.prompt, (trajectory,))], 1.0)[0][0]
+            samples = with_credit(uncredited, credit, 2.0)
             advantages = [x for s in samples for x in s.advantages_T[s.loss_mask_T]]
             returns = [x for s in samples for x in s.returns_T[s.loss_mask_T]]
             assert advantages == (2.0 * credit.advantages_T).tolist()

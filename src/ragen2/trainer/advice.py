@@ -49,7 +49,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFindings:
     """What a batch says, as far as the rules ask."""
 
     metrics: Mapping[str, float]
@@ -62,7 +62,7 @@ class Finding:
     regime: str | None = None
 
 
-def advise(found: Finding) -> Advice:
+def advise(found: PreflightFindings) -> Advice:
     """The first rule that applies decides: broken things, then noise, then evenness of the variance."""
     blocking = _must_fix(found)
     remarks = _remarks(found)
@@ -78,7 +78,7 @@ def advise(found: Finding) -> Advice:
     return Advice(decision, line, (reason, *remarks))
 
 
-def _must_fix(found: Finding) -> list[str]:
+def _must_fix(found: PreflightFindings) -> list[str]:
     metrics = found.metrics
     reasons = []
     errors = metrics.get("rollout/env_errors", 0.0)
@@ -113,7 +113,7 @@ def _difficulty(metrics: Mapping[str, float]) -> str:
     return "take tasks that the model solves sometimes, or larger groups"
 
 
-def _about_the_filter(found: Finding) -> tuple[Decision, str]:
+def _about_the_filter(found: PreflightFindings) -> tuple[Decision, str]:
     share = found.environment_ratio
     if share is not None and share >= NOISY:
         return (
@@ -143,7 +143,7 @@ def _between(interval: tuple[float, float] | None) -> str:
     return f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
 
 
-def _remarks(found: Finding) -> list[str]:
+def _remarks(found: PreflightFindings) -> list[str]:
     """What a reader should know, whatever was decided."""
     metrics = found.metrics
     remarks = []

@@ -29,7 +29,7 @@ from ragen2.rollout.image_support import require_vision
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
-from ragen2.trainer.advice import Advice, Finding, advise
+from ragen2.trainer.advice import Advice, PreflightFindings, advise
 from ragen2.trainer.batch import training_tasks
 from ragen2.trainer.replay import EnvReplayer, replayed_returns
 from ragen2.types import Completion, FloatArray, Group
@@ -137,7 +137,7 @@ def preflight(
     forecasts = forecast_dead(rewards, sizes)
     tell("collapse", "first-turn reasoning under every prompt")
     collapse, no_collapse = _collapse(config, policy, groups)
-    found = Finding(
+    found = PreflightFindings(
         metrics,
         len(groups),
         ratio_interval(rewards, seed=config.seed),

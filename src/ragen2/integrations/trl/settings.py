@@ -54,7 +54,7 @@ class SNRSettings(Settings):
 
 
 def check_settings(settings: SNRSettings, args: Any) -> None:
-    """Refuse what cannot be done right with these arguments of TRL, one line for each mistake."""
+    """Refuse what cannot be done right with these arguments of TRL, one line per mistake."""
     mistakes = []
     known = ROW_MEANS | TOKEN_MEANS | BATCH_MEANS
     if args.loss_type not in known:
@@ -76,6 +76,11 @@ def check_settings(settings: SNRSettings, args: Any) -> None:
         mistakes.append(
             f"filter.noise_replays is {settings.filter.noise_replays}, but TRL cannot play a task "
             "again; set it to 0, or give filter.noise"
+        )
+    if getattr(settings.warning, "response", "warn") == "checkpoint":
+        mistakes.append(
+            "warning.response is 'checkpoint', but TRL decides what is saved and kept; use warn, stop or "
+            "command"
         )
     if mistakes:
         raise ConfigError("\n".join(mistakes))
