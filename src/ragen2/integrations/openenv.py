@@ -32,7 +32,7 @@ SESSIONS = 64
 
 
 class TextAction(Action):  # type: ignore[misc]  # openenv is checked as untyped
-    """One action in the words of the rules."""
+    """One action, written as the rules name it."""
 
     text: str
 

@@ -18,7 +18,7 @@ HURTS = 0.5
 NOISY = 0.5
 """Luck's part of the variance from which ranking prompts by variance ranks them by luck."""
 FEWEST_LIVE = 2.0
-"""Live prompts a step below which an update rests on a single prompt."""
+"""Live prompts per step below which an update rests on a single prompt."""
 BLIND = 0.25
 """Share of reward-blind prompts from which the reward comes first."""
 FEWEST_VALID = 0.5
@@ -36,7 +36,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A decision, in words, with its reasons; the first reason decided."""
+    """A decision, as a line of text, with its reasons; the first reason decided."""
 
     decision: Decision
     line: str
@@ -50,7 +50,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class PreflightFindings:
-    """What a batch says, as far as the rules ask."""
+    """What the rules need to know of a batch."""
 
     metrics: Mapping[str, float]
     """Under their names in training: ``reward/``, ``triage/``, ``rollout/``."""
@@ -122,20 +122,20 @@ def _about_the_filter(found: PreflightFindings) -> tuple[Decision, str]:
             "luck; less noise or larger groups come first",
         )
     ratio = found.metrics["reward/variance_std_over_mean"]
-    told = f"Std(RV)/Mean(RV) is {ratio:.2f}{_between(found.ratio_interval)}"
+    measured = f"Std(RV)/Mean(RV) is {ratio:.2f}{_between(found.ratio_interval)}"
     if ratio >= HELPS:
         return (
             Decision.FILTER,
-            f"{told}: variance is uneven, as where the filter helped (1.16, 1.29)",
+            f"{measured}: variance is uneven, as where the filter helped (1.16, 1.29)",
         )
     if ratio <= HURTS:
         return (
             Decision.NO_FILTER,
-            f"{told}: prompts hold much the same variance, as where the filter cost success (0.33)",
+            f"{measured}: prompts hold much the same variance, as where the filter cost success (0.33)",
         )
     return (
         Decision.EITHER,
-        f"{told}: between the cases where the filter helped (1.16) and cost success (0.33)",
+        f"{measured}: between the cases where the filter helped (1.16) and cost success (0.33)",
     )
 
 

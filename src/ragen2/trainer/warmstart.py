@@ -35,7 +35,7 @@ class WarmstartConfig(Settings):
 
     seed: int = Field(0, ge=0, description="names every random stream")
     steps: int = Field(300, ge=1, description="optimiser steps")
-    batch: int = Field(64, ge=1, description="scripted episodes a step")
+    batch: int = Field(64, ge=1, description="scripted episodes per step")
     quality: float = Field(
         0.5, ge=0.0, le=1.0, description="chance that a turn plays the expert's move"
     )
@@ -104,15 +104,15 @@ class Script:
     quality: float
     """Chance that a turn follows the expert; other turns act at random."""
     groundedness: float
-    """Chance that a reasoning describes its own state; others are what the same script would have
-    said at the start of another task, so that wording and length do not give them away."""
+    """Chance that a reasoning trace describes its own state; others are what the same script would
+    have written at the start of another task, so that wording and length do not give them away."""
 
 
 def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index: int) -> Dialogue:
     """Episode ``index`` of the script named ``seed``, on a task that is never evaluated on.
 
-    The game, and every true reasoning, is the same at every groundedness: reasoning about other tasks
-    draws from a stream of its own.
+    The game, and every grounded reasoning trace, is the same at every groundedness: reasoning about other
+    tasks draws from a stream of its own.
     """
     rng = stream("script", seed, index)
     elsewhere = stream("script elsewhere", seed, index)

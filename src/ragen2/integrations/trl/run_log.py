@@ -1,4 +1,4 @@
-"""The run directory of a TRL run: what TRL's trainer hands to the step ledger, at different times.
+"""The run directory of a TRL run: what TRL's trainer passes to the step ledger, at different times.
 
 A step is opened when its rollouts are scored, gets TRL's own numbers when those are logged, and is written
 once it is over: before the next one, before a checkpoint, and at the end of training.
@@ -51,7 +51,7 @@ class ScoredBatch:
 
 
 class RunLog:
-    """Hands steps of TRL to a ledger; used on the main process alone."""
+    """Passes steps of TRL to a ledger; used on the main process alone."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RunLog:
         self._begin(run, TrainerState(step=0))
 
     def resume(self, checkpoint: Path) -> bool:
-        """Go on after a checkpoint: what came later is forgotten. False if it holds no state of ours."""
+        """Go on after a checkpoint: what came later is forgotten. False if it holds none of our state."""
         file = checkpoint / STATE
         if not file.is_file():
             self.start()

@@ -23,7 +23,7 @@ REWARD_SIGNALS = frozenset({"reward_variance", "reward_std", "reward_mean"})
 
 
 NO_STOPS = Stops(variance_steps=0, empty_steps=0, success_evaluations=0)
-"""TRL's own arguments say when a run ends, unless rules of ours are asked for."""
+"""TRL's own arguments say when a run ends, unless our rules are asked for."""
 
 
 class SNRSettings(Settings):
@@ -69,7 +69,7 @@ def check_settings(settings: SNRSettings, args: Any) -> None:
         )
     if settings.filter.signal not in REWARD_SIGNALS:
         mistakes.append(
-            f"filter.signal {settings.filter.signal!r} needs log-probs that TRL does not hand out; "
+            f"filter.signal {settings.filter.signal!r} needs log-probs that TRL does not give out; "
             f"use one of {', '.join(sorted(REWARD_SIGNALS))}"
         )
     if settings.filter.noise_replays:

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 ENTROPY_BEFORE = "filter/entropy_before"
 """Mean entropy of all written tokens; TRL's own ``entropy`` is that of the kept groups."""
 TRAJECTORY = "ragen2_trajectory"
-"""The column in which EnvRollout hands over the episodes."""
+"""The column in which EnvRollout returns the episodes."""
 EVALUATED = ("eval/success", "eval/success_low", "eval/success_high", "eval/reward")
 """What is recorded of an evaluation: a row of TRL that is not ours says nothing of turns or formats."""
 _TRL_EPS = 1e-4

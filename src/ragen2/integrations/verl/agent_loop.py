@@ -43,7 +43,7 @@ class EnvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has no types he
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play the row's task under the luck of its place in the group.
 
-        How to sample is the run file's word; ``sampling_params`` says the same.
+        How to sample is decided by the run file; ``sampling_params`` holds the same.
         """
         del sampling_params
         config = run_at(str(Path(self.config.ragen2.run) / "run.toml"))

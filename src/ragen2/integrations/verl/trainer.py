@@ -92,7 +92,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             self._shutdown_dump_executor()
 
     def on_step_begin(self) -> None:
-        """End here if the step before said so."""
+        """End here if the step before asked for it."""
         super().on_step_begin()
         if self.ledger.state.stopped:
             raise _EndedError
@@ -104,7 +104,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         except _NothingKeptError as error:
             return error.batch
 
-    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **words: Any) -> Any:
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **more: Any) -> Any:
         """The first thing verl does with a played batch: before it, keep what the filter keeps."""
         keys, groups = read_groups(batch)
         self._refuse_lost(groups)
@@ -115,7 +115,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             raise _NothingKeptError(batch)
         self._chosen = chosen
         self._num_rows = len(chosen.flat_keys)
-        return super()._balance_batch(only(batch, set(chosen.flat_keys)), metrics, **words)
+        return super()._balance_batch(only(batch, set(chosen.flat_keys)), metrics, **more)
 
     @property
     def _kept(self) -> Chosen:
