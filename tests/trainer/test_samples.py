@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,16 @@ from hypothesis import strategies as st
 from ragen2.algorithms import Credit
 from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
+from ragen2.errors import EnvError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.trainer.samples import contiguous_turns, flatten, outcome, samples_of, with_credit
+from ragen2.trainer.samples import (
+    contiguous_turns,
+    conversation,
+    flatten,
+    outcome,
+    samples_of,
+    with_credit,
+)
 from ragen2.trainer.warmstart import Dialogue, Script, dialogue_sample, script_episode
 from ragen2.types import Completion, Group, Message, Prompt, Sample, StopReason, Trajectory
 
@@ -116,6 +126,26 @@ def test_current_history_is_one_sample_a_turn():
     group = played({"history": "current"})
     turns = sum(len(trajectory.turns) for trajectory in group.trajectories)
     assert len(make_samples([group])) == turns
+
+
+def test_a_conversation_is_the_one_sample_of_a_trajectory_with_full_history():
+    for trajectory in played({}).trajectories:
+        row, (sample,) = conversation(trajectory), samples_of_one(trajectory)
+        start = len(trajectory.turns[0].prompt_ids_T)
+        assert row.ids == sample.ids_T[start:].tolist()
+        assert row.mask == sample.loss_mask_T[start:].tolist()
+        assert row.logprobs == sample.old_logprobs_T[start:].tolist()
+        for (first, end), turn in zip(row.reasoning, trajectory.turns, strict=True):
+            assert row.ids[first:end] == turn.reasoning_ids_T.tolist()
+
+
+def test_a_conversation_needs_the_full_history_and_a_turn():
+    cut = played({"history": "current"}).trajectories[0]
+    assert len(cut.turns) > 1
+    with pytest.raises(AssertionError, match="prompts only grow"):
+        conversation(cut)
+    with pytest.raises(EnvError, match=r"first prompt of FrozenLake seed .* does not fit"):
+        conversation(dataclasses.replace(cut, turns=()))
 
 
 def test_a_window_is_one_sample_per_run_of_contiguous_turns():
