@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from ragen2.cli.app import app
 from ragen2.config import dump_config, load_run
 from ragen2.errors import ConfigError, DependencyError, EnvError, RunError
-from ragen2.integrations.verl import job, versions
+from ragen2.integrations import versions
+from ragen2.integrations.verl import job
 from ragen2.integrations.verl.publish import publish
 from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.translate import verl_checkpoint
@@ -23,7 +24,7 @@ from ragen2.runs.store import RunDirectory
 
 @pytest.fixture(autouse=True)
 def without_verl(monkeypatch):
-    monkeypatch.setattr(versions, "require_verl", lambda: None)
+    monkeypatch.setattr(versions, "require_tested", lambda _: None)
 
 
 def ragen2(*words: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragen2.config import load_run
-from ragen2.integrations.verl.credit import Reading, credit
+from ragen2.integrations.verl.credit import WorkerOutputs, credit
 from ragen2.types import (
     Completion,
     Finish,
@@ -41,8 +41,8 @@ def kept(*groups_kept: bool, **more) -> Selection:
     return Selection(np.array(groups_kept), np.ones(len(groups_kept)), **more)
 
 
-def plain(tokens: int) -> Reading:
-    return Reading(np.full(tokens, -1.0))
+def plain(tokens: int) -> WorkerOutputs:
+    return WorkerOutputs(np.full(tokens, -1.0))
 
 
 def credited(*given):
@@ -61,9 +61,9 @@ def test_group_credit_compares_whole_trajectories():
 def test_only_kept_groups_are_credited_each_with_its_weight():
     config = load_run(None, ["algorithm.kind=dr_grpo"])
     pair = group(episode((1, 1.0)), episode((1, 0.0)))
-    readings = [[plain(1), plain(1)]] * 2
+    outputs = [[plain(1), plain(1)]] * 2
     weights = np.array([1.0, 9.0, 3.0])
-    found = credited(config, kept(True, False, True, weights_P=weights), [pair] * 3, readings)
+    found = credited(config, kept(True, False, True, weights_P=weights), [pair] * 3, outputs)
     firsts = [row[0].advantages_T[0] for row in found]
     assert firsts == pytest.approx([0.5, 1.5])
 
@@ -89,7 +89,7 @@ def test_turns_are_paid_at_their_last_token_and_values_are_the_critics():
     one = episode((2, 1.0), (2, 10.0))
     values = np.array([0.5, 0.25, 0.0, 4.0])
     (found,) = credited(
-        config, kept(True), [group(one)], [[Reading(np.full(4, -1.0), values_T=values)]]
+        config, kept(True), [group(one)], [[WorkerOutputs(np.full(4, -1.0), values_T=values)]]
     )
     to_come = np.array([11.0, 11.0, 10.0, 10.0])
     assert found[0].returns_T == pytest.approx(to_come)
@@ -101,8 +101,8 @@ def test_kl_is_taken_from_the_reward_of_its_token():
     kl = ["algorithm.kl_coefficient=0.1", "algorithm.kl_in=reward", "algorithm.kl_estimator=k1"]
     config = load_run(None, [*words, *kl])
     pair = group(episode((2, 1.0)), episode((2, 1.0)))
-    far = Reading(np.array([-1.0, -1.0]), np.array([-3.0, -2.0]))  # KL 2 and 1: costs 0.3
-    near = Reading(np.array([-1.0, -1.0]), np.array([-1.0, -1.0]))
+    far = WorkerOutputs(np.array([-1.0, -1.0]), np.array([-3.0, -2.0]))  # KL 2 and 1: costs 0.3
+    near = WorkerOutputs(np.array([-1.0, -1.0]), np.array([-1.0, -1.0]))
     told = credit(config, kept(True), [pair], [[far, near]])
     assert told.metrics["kl"] == pytest.approx(0.75)
     (found,) = told.members
@@ -115,15 +115,15 @@ def test_kl_is_taken_from_the_reward_of_its_token():
 def test_what_the_critic_explains_is_measured_on_written_tokens():
     config = load_run(None, ["algorithm.kind=ppo", "algorithm.whiten=false"])
     pair = group(episode((1, 0.0)), episode((1, 2.0)))
-    readings = [[Reading(np.zeros(1), values_T=np.array([value])) for value in (0.0, 1.0)]]
+    outputs = [[WorkerOutputs(np.zeros(1), values_T=np.array([value])) for value in (0.0, 1.0)]]
     # Returns 0 and 2 have variance 1; what is left of them, 0 and 1, has a quarter.
-    found = credit(config, kept(True), [pair], readings)
+    found = credit(config, kept(True), [pair], outputs)
     assert found.metrics["explained_variance"] == pytest.approx(0.75)
 
 
 def test_a_sampler_that_disagrees_shows():
     config = load_run(None, ["algorithm.kind=grpo"])
     pair = group(episode((1, 0.0), (2, 1.0)), episode((1, 0.0)))  # all drawn at -1
-    readings = [[Reading(np.array([-1.0, -1.5, -0.7])), Reading(np.array([-1.0]))]]
-    found = credit(config, kept(True), [pair], readings)
+    outputs = [[WorkerOutputs(np.array([-1.0, -1.5, -0.7])), WorkerOutputs(np.array([-1.0]))]]
+    found = credit(config, kept(True), [pair], outputs)
     assert found.metrics == {"sampler_mismatch": pytest.approx((0.5 + 0.3) / 4)}

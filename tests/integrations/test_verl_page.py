@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ragen2.cli.app import app
 from ragen2.config import dump_config, load_run
-from ragen2.integrations.verl import versions
+from ragen2.integrations import versions
 from ragen2.runs.store import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_there_are_commands():
 @pytest.mark.parametrize("command", commands())
 def test_a_command_on_the_pages_becomes_a_job(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(versions, "require_verl", lambda: None)  # nothing of it is run
+    monkeypatch.setattr(versions, "require_tested", lambda _: None)  # nothing of it is run
     config = load_run(None, ["seed=4"])
     Path("RUN.toml").write_text(dump_config(config))
     RunDirectory.create(Path("runs/one"), dump_config(config))

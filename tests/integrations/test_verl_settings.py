@@ -15,14 +15,14 @@ from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError
 from ragen2.integrations.verl.sampling import completion_of
 from ragen2.integrations.verl.tasks import TaskDataset
-from ragen2.integrations.verl.translate import Job, translate
+from ragen2.integrations.verl.translate import VerlJob, translate
 from ragen2.types import Finish
 
 ROOT = Path(__file__).parents[2]
 
 
 def job(device="cpu", **more):
-    return Job(Path("/runs/one"), "/models/tiny", 2048, device, **more)
+    return VerlJob(Path("/runs/one"), "/models/tiny", 2048, device, **more)
 
 
 def settings(*overrides, on=None):

@@ -9,7 +9,7 @@ from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import turn_message, with_images_of
 from ragen2.rollout.image_support import require_vision
-from ragen2.trainer.samples import draft_samples, stretches
+from ragen2.trainer.samples import contiguous_turns, samples_of
 from ragen2.types import Image, Message
 
 
@@ -84,10 +84,10 @@ def test_a_window_of_turns_drops_their_images_too():
 
 def test_images_that_are_dropped_cut_a_trajectory_into_samples_of_what_was_seen():
     whole, cut = _played(ENV), _played(ENV, image_window=1)
-    assert [len(stretches(one)) for one in whole.trajectories] == [1, 1]
+    assert [len(contiguous_turns(one)) for one in whole.trajectories] == [1, 1]
     for one in cut.trajectories:
-        assert len(stretches(one)) == len(one.turns)
-    (samples, _), *_ = draft_samples([cut], 1.0)
+        assert len(contiguous_turns(one)) == len(one.turns)
+    (samples, _), *_ = samples_of([cut], 1.0)
     for sample, turn in zip(samples, cut.trajectories[0].turns, strict=True):
         assert sample.images == turn.images
         assert (sample.ids_T == IMAGE).sum() == len(sample.images)
@@ -95,9 +95,7 @@ def test_images_that_are_dropped_cut_a_trajectory_into_samples_of_what_was_seen(
 
 def test_a_sample_carries_its_images_and_no_loss_on_them():
     group = _played(ENV)
-    for trajectory, (sample,) in zip(
-        group.trajectories, draft_samples([group], 1.0)[0], strict=True
-    ):
+    for trajectory, (sample,) in zip(group.trajectories, samples_of([group], 1.0)[0], strict=True):
         assert sample.images == trajectory.turns[-1].images
         assert not sample.loss_mask_T[sample.ids_T == IMAGE].any()
         assert sample.loss_mask_T.sum() == trajectory.num_tokens
@@ -110,8 +108,8 @@ def test_turns_with_equal_tokens_and_another_image_do_not_continue_each_other():
     first, second, *_rest = trajectory.turns
     swapped = dataclasses.replace(second, images=(_image(9), *second.images[1:]))
     forged = dataclasses.replace(trajectory, turns=(first, swapped))
-    assert len(stretches(dataclasses.replace(trajectory, turns=(first, second)))) == 1
-    assert len(stretches(forged)) == 2
+    assert len(contiguous_turns(dataclasses.replace(trajectory, turns=(first, second)))) == 1
+    assert len(contiguous_turns(forged)) == 2
 
 
 def test_the_policy_is_handed_the_images_of_the_prompt():

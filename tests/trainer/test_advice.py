@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragen2.trainer.advice import Decision, PreflightNumbers, advise
+from ragen2.trainer.advice import Decision, PreflightFindings, advise
 
 HEALTHY = {
     "rollout/env_errors": 0.0,
@@ -18,10 +18,10 @@ HEALTHY = {
     "triage/reward_blind": 0.0,
     "triage/format_only": 0.0,
 }
-FOUND = PreflightNumbers(HEALTHY, num_prompts=8, ratio_interval=(0.7, 1.6))
+FOUND = PreflightFindings(HEALTHY, num_prompts=8, ratio_interval=(0.7, 1.6))
 
 
-def decide(found: PreflightNumbers = FOUND, **metrics: float):
+def decide(found: PreflightFindings = FOUND, **metrics: float):
     named = {name.replace("__", "/"): value for name, value in metrics.items()}
     return advise(replace(found, metrics=HEALTHY | named))
 
@@ -103,5 +103,5 @@ def test_remarks_follow_the_reason_that_decided():
 
 def test_a_batch_without_any_variance_has_no_ratio_and_needs_none():
     metrics = {name: value for name, value in HEALTHY.items() if "over_mean" not in name}
-    found = PreflightNumbers(metrics | {"reward/dead_ratio": 1.0}, num_prompts=8)
+    found = PreflightFindings(metrics | {"reward/dead_ratio": 1.0}, num_prompts=8)
     assert advise(found).decision is Decision.FIX_FIRST

@@ -1,4 +1,4 @@
-"""The watchdog in whole runs: what each response does, what is kept, and that resume changes nothing."""
+"""Alarms in whole runs: what each response does, what is kept, and that resume changes nothing."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_killed_run_ends_like_the_undisturbed_one(new_run, killed_at):
     assert read_state(checkpoint_folder(broken.path, 16)) == state
 
 
-def test_a_state_saved_before_there_was_a_watchdog_can_be_resumed(tmp_path):
+def test_a_state_saved_before_there_were_alarms_can_be_resumed(tmp_path):
     (tmp_path / "trainer_state.json").write_text('{"step": 3}')
     assert read_state(tmp_path).watch == AlarmState()
 

@@ -71,7 +71,7 @@ def test_success_before_and_after_and_collapse_of_the_newest_measurement() -> No
     )
     assert "The early warning was raised first at step 3." in lines
     assert "| first turn | step 1 | step 3 |" in lines
-    assert "| mutual information, nats a token | 0.900 | 0.100 |" in lines
+    assert "| mutual information, nats per token | 0.900 | 0.100 |" in lines
     assert "| retrieval accuracy | 0.450 | 0.050 |" in lines
 
 
@@ -99,7 +99,7 @@ def test_the_card_of_a_warm_start_says_what_was_imitated_and_claims_no_more() ->
     assert ModelCard(text).data.eval_results is None
     assert "7 steps of supervised learning" in text
     assert "the expert's move with chance 0.25 and" in text
-    assert "Loss at the last step: 0.5123 nats a token." in text
+    assert "Loss at the last step: 0.5123 nats per token." in text
     assert "## Success\n\nNot evaluated." in text
     assert text.split("```toml\n")[1].split("```")[0] == dump_config(config)
     fresh = warmstart_card(WarmstartConfig(new={}, model=config.model), loss=1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,10 +12,17 @@ from hypothesis import strategies as st
 from ragen2.algorithms import Credit
 from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
+from ragen2.errors import EnvError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.trainer.expert import Dialogue, Script, script_episode
-from ragen2.trainer.samples import draft_samples, flatten, outcome, stretches, with_credit
-from ragen2.trainer.warmstart import dialogue_sample
+from ragen2.trainer.samples import (
+    contiguous_turns,
+    conversation,
+    flatten,
+    outcome,
+    samples_of,
+    with_credit,
+)
+from ragen2.trainer.warmstart import Dialogue, Script, dialogue_sample, script_episode
 from ragen2.types import Completion, Group, Message, Prompt, Sample, StopReason, Trajectory
 
 HISTORIES = [
@@ -64,10 +73,10 @@ def written_ids(trajectory: Trajectory) -> list[int]:
 
 
 def make_samples(groups: list[Group], temperature: float = 1.0) -> list[Sample]:
-    return list(flatten(draft_samples(groups, temperature)))
+    return list(flatten(samples_of(groups, temperature)))
 
 
-def samples_of(trajectory: Trajectory) -> list[Sample]:
+def samples_of_one(trajectory: Trajectory) -> list[Sample]:
     return make_samples([Group(trajectory.prompt, (trajectory,))])
 
 
@@ -78,7 +87,7 @@ def samples_of(trajectory: Trajectory) -> list[Sample]:
 @given(seed=st.integers(0, 10**6))
 def test_every_sampled_token_carries_loss_once_and_nothing_else_does(history, seed):
     for trajectory in played(history, seed, members=1).trajectories:
-        samples = samples_of(trajectory)
+        samples = samples_of_one(trajectory)
         trained = [int(i) for sample in samples for i in sample.ids_T[sample.loss_mask_T]]
         assert trained == written_ids(trajectory)
 
@@ -87,10 +96,10 @@ def test_every_sampled_token_carries_loss_once_and_nothing_else_does(history, se
 @given(seed=st.integers(0, 10**6))
 def test_what_comes_before_a_loss_token_is_what_the_model_saw(history, seed):
     for trajectory in played(history, seed, members=1).trajectories:
-        samples = iter(samples_of(trajectory))
-        for stretch in stretches(trajectory):
+        samples = iter(samples_of_one(trajectory))
+        for turns in contiguous_turns(trajectory):
             sample = next(samples)
-            for turn in stretch:
+            for turn in turns:
                 start = len(turn.prompt_ids_T)
                 end = start + len(turn.completion.ids_T)
                 assert sample.ids_T[:start].tolist() == turn.prompt_ids_T.tolist()
@@ -119,11 +128,31 @@ def test_current_history_is_one_sample_a_turn():
     assert len(make_samples([group])) == turns
 
 
-def test_a_window_is_one_sample_for_each_stretch_it_does_not_cut():
+def test_a_conversation_is_the_one_sample_of_a_trajectory_with_full_history():
+    for trajectory in played({}).trajectories:
+        row, (sample,) = conversation(trajectory), samples_of_one(trajectory)
+        start = len(trajectory.turns[0].prompt_ids_T)
+        assert row.ids == sample.ids_T[start:].tolist()
+        assert row.mask == sample.loss_mask_T[start:].tolist()
+        assert row.logprobs == sample.old_logprobs_T[start:].tolist()
+        for (first, end), turn in zip(row.reasoning, trajectory.turns, strict=True):
+            assert row.ids[first:end] == turn.reasoning_ids_T.tolist()
+
+
+def test_a_conversation_needs_the_full_history_and_a_turn():
+    cut = played({"history": "current"}).trajectories[0]
+    assert len(cut.turns) > 1
+    with pytest.raises(AssertionError, match="prompts only grow"):
+        conversation(cut)
+    with pytest.raises(EnvError, match=r"first prompt of FrozenLake seed .* does not fit"):
+        conversation(dataclasses.replace(cut, turns=()))
+
+
+def test_a_window_is_one_sample_per_run_of_contiguous_turns():
     trajectory = next(
         t for t in played({"history": "window", "window": 3}).trajectories if len(t.turns) == 5
     )
-    assert [len(stretch) for stretch in stretches(trajectory)] == [3, 1, 1]
+    assert [len(turns) for turns in contiguous_turns(trajectory)] == [3, 1, 1]
 
 
 def test_credit_lands_on_the_tokens_it_is_for():
@@ -132,8 +161,8 @@ def test_credit_lands_on_the_tokens_it_is_for():
             earned = outcome(trajectory, 48)
             tokens = int(earned.lengths_K.sum())
             credit = Credit(np.arange(tokens) + 1.0, -(np.arange(tokens) + 1.0))
-            drafts = draft_samples([Group(group.prompt, (trajectory,))], 1.0)[0][0]
-            samples = with_credit(drafts, credit, 2.0)
+            uncredited = samples_of([Group(group.prompt, (trajectory,))], 1.0)[0][0]
+            samples = with_credit(uncredited, credit, 2.0)
             advantages = [x for s in samples for x in s.advantages_T[s.loss_mask_T]]
             returns = [x for s in samples for x in s.returns_T[s.loss_mask_T]]
             assert advantages == (2.0 * credit.advantages_T).tolist()

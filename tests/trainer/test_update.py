@@ -18,7 +18,7 @@ from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll
 from ragen2.policy import CriticSettings
 from ragen2.rollout import Rollout
-from ragen2.trainer.samples import draft_samples, flatten
+from ragen2.trainer.samples import flatten, samples_of
 from ragen2.trainer.update import credited_samples, update
 from ragen2.types import FloatArray, Group, Sample, Selection, StopReason, Trajectory, Update
 
@@ -317,6 +317,6 @@ def test_dropped_prompts_cost_no_forward_or_backward_pass(agents, group_of, name
     if name == "ppo":
         passes |= {"critic forward": 2, "critic backward": 1}
     for count, tokens in found.items():
-        kept = sum(len(one.ids_T) for one in flatten(draft_samples(groups[:count], 1.0)))
+        kept = sum(len(one.ids_T) for one in flatten(samples_of(groups[:count], 1.0)))
         assert (kept > 0) == (count > 0)
         assert tokens == {way: kept * times for way, times in passes.items()}

@@ -9,12 +9,13 @@ from ragen2.backends.scripted import END, ByteTokenizer
 from ragen2.config import load_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.rollout import Rollout
-from ragen2.trainer.expert import Script, script_episode
 from ragen2.trainer.warmstart import (
+    Script,
     Supervised,
     WarmstartConfig,
     default_recipe,
     lessons,
+    script_episode,
     tokenizer_corpus,
     warmstart,
 )

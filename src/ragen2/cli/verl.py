@@ -11,7 +11,7 @@ from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
-    from ragen2.integrations.verl.translate import Job
+    from ragen2.integrations.verl.translate import VerlJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _refuse_others_checkpoints(path: Path, step: int) -> None:
         )
 
 
-def _refuse_other_shape(job: Job) -> None:
+def _refuse_other_shape(job: VerlJob) -> None:
     """A checkpoint is opened by as many processes as wrote it."""
     from ragen2.integrations.verl.publish import saved_workers
 
@@ -115,10 +115,10 @@ def _refuse_other_shape(job: Job) -> None:
 
 def _translated(
     config: RunConfig, path: Path, cluster: Cluster, resume_step: int = 0
-) -> tuple[dict[str, Any], Job]:
-    from ragen2.integrations.verl.versions import require_verl
+) -> tuple[dict[str, Any], VerlJob]:
+    from ragen2.integrations.versions import require_tested
 
-    require_verl()
+    require_tested("verl")
     from ragen2.integrations.verl.job import describe_job
     from ragen2.integrations.verl.translate import defaults, translate
     from ragen2.runs.loggers import require_loggers
@@ -152,7 +152,7 @@ def _print(settings: dict[str, Any]) -> None:
         print(f"{name}={value}")
 
 
-def _run(config: RunConfig, settings: dict[str, Any], job: Job) -> None:
+def _run(config: RunConfig, settings: dict[str, Any], job: VerlJob) -> None:
     """Train to the end, or to where the run stops by itself; then the report."""
     from ragen2.integrations.verl.job import run_job
     from ragen2.reports.page import write_report

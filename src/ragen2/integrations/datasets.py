@@ -62,7 +62,7 @@ def tasks_of(rows: Iterable[Mapping[str, Any]], env: Env, group_size: int) -> li
 
 
 def trajectory_rows(groups: Sequence[Group], step: int = 0) -> list[Row]:
-    """One row a trajectory, with its ``group`` and, as chat messages, its ``completion``."""
+    """One row per trajectory, with its ``group`` and, as chat messages, its ``completion``."""
     rows = []
     for number, group in enumerate(groups):
         for line in group_lines(group, step):
@@ -102,7 +102,7 @@ def to_dataset(rows: Sequence[Row]) -> Dataset:
 
 
 def _messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What was written and what came back, in turn; nothing is said after the last reply."""
+    """What was written and what came back, in turn; there is no message after the last reply."""
     found: list[dict[str, str]] = []
     for turn in turns:
         found.append({"role": "assistant", "content": turn["text"]})

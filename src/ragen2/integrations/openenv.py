@@ -5,7 +5,6 @@ One action is one ``step``, given as text; every session plays episodes of its o
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from uuid import uuid4
 
@@ -13,30 +12,13 @@ import numpy as np
 
 from ragen2.envs import Env, Episode
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.errors import DependencyError, EnvError
+from ragen2.errors import EnvError
+from ragen2.integrations.versions import require_tested
 from ragen2.rollout.image_support import refuse_images
 
-TESTED = "0.10"
-"""The minor version whose calls are used here."""
+require_tested("openenv")
 
-
-def _require_openenv() -> None:
-    try:
-        found = version("openenv")
-    except PackageNotFoundError as error:
-        raise DependencyError(
-            "openenv is not installed; pip install 'ragen2[openenv]' brings it"
-        ) from error
-    if found.split(".")[:2] != TESTED.split("."):
-        raise DependencyError(
-            f"ragen2.integrations.openenv was tested with openenv {TESTED}.x, found {found}; "
-            f"pip install 'openenv=={TESTED}.*'"
-        )
-
-
-_require_openenv()
-
-from openenv.core.env_server import (  # noqa: E402 - the version is told before an import that may fail
+from openenv.core.env_server import (  # noqa: E402 - the version is checked before an import that may fail
     Action,
     Environment,
     Observation,
@@ -50,7 +32,7 @@ SESSIONS = 64
 
 
 class TextAction(Action):  # type: ignore[misc]  # openenv is checked as untyped
-    """One action in the words of the rules."""
+    """One action, written as the rules name it."""
 
     text: str
 

@@ -11,7 +11,6 @@ import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import numpy as np
@@ -19,34 +18,17 @@ from pydantic import Field
 
 from ragen2.envs import Env, make
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.errors import DependencyError, EnvError
+from ragen2.errors import EnvError
+from ragen2.integrations.versions import require_tested
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
 from ragen2.rollout.image_support import refuse_images
 from ragen2.types import Completion, Finish, Trajectory, Turn
 
-TESTED = "0.4"
-"""The minor version whose calls are used here."""
+require_tested("verifiers")
 
-
-def _require_verifiers() -> None:
-    try:
-        found = version("verifiers")
-    except PackageNotFoundError as error:
-        raise DependencyError(
-            "verifiers is not installed; pip install 'ragen2[verifiers]' brings it"
-        ) from error
-    if found.split(".")[:2] != TESTED.split("."):
-        raise DependencyError(
-            f"ragen2.integrations.verifiers was tested with verifiers {TESTED}.x, found {found}; "
-            f"pip install 'verifiers=={TESTED}.*'"
-        )
-
-
-_require_verifiers()
-
-import verifiers.v1 as vf  # noqa: E402 - the version is told before an import that may fail
+import verifiers.v1 as vf  # noqa: E402 - the version is checked before an import that may fail
 
 THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="ragen2-play")
 """An episode waits in a thread of its own for the model's replies."""

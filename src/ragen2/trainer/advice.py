@@ -18,7 +18,7 @@ HURTS = 0.5
 NOISY = 0.5
 """Luck's part of the variance from which ranking prompts by variance ranks them by luck."""
 FEWEST_LIVE = 2.0
-"""Live prompts a step below which an update rests on a single prompt."""
+"""Live prompts per step below which an update rests on a single prompt."""
 BLIND = 0.25
 """Share of reward-blind prompts from which the reward comes first."""
 FEWEST_VALID = 0.5
@@ -36,7 +36,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A decision, in words, with its reasons; the first reason decided."""
+    """A decision, as a line of text, with its reasons; the first reason decided."""
 
     decision: Decision
     line: str
@@ -49,8 +49,8 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightNumbers:
-    """What a batch says, as far as the rules ask."""
+class PreflightFindings:
+    """What the rules need to know of a batch."""
 
     metrics: Mapping[str, float]
     """Under their names in training: ``reward/``, ``triage/``, ``rollout/``."""
@@ -62,7 +62,7 @@ class PreflightNumbers:
     regime: str | None = None
 
 
-def advise(found: PreflightNumbers) -> Advice:
+def advise(found: PreflightFindings) -> Advice:
     """The first rule that applies decides: broken things, then noise, then evenness of the variance."""
     blocking = _must_fix(found)
     remarks = _remarks(found)
@@ -78,7 +78,7 @@ def advise(found: PreflightNumbers) -> Advice:
     return Advice(decision, line, (reason, *remarks))
 
 
-def _must_fix(found: PreflightNumbers) -> list[str]:
+def _must_fix(found: PreflightFindings) -> list[str]:
     metrics = found.metrics
     reasons = []
     errors = metrics.get("rollout/env_errors", 0.0)
@@ -113,7 +113,7 @@ def _difficulty(metrics: Mapping[str, float]) -> str:
     return "take tasks that the model solves sometimes, or larger groups"
 
 
-def _about_the_filter(found: PreflightNumbers) -> tuple[Decision, str]:
+def _about_the_filter(found: PreflightFindings) -> tuple[Decision, str]:
     share = found.environment_ratio
     if share is not None and share >= NOISY:
         return (
@@ -122,20 +122,20 @@ def _about_the_filter(found: PreflightNumbers) -> tuple[Decision, str]:
             "luck; less noise or larger groups come first",
         )
     ratio = found.metrics["reward/variance_std_over_mean"]
-    told = f"Std(RV)/Mean(RV) is {ratio:.2f}{_between(found.ratio_interval)}"
+    measured = f"Std(RV)/Mean(RV) is {ratio:.2f}{_between(found.ratio_interval)}"
     if ratio >= HELPS:
         return (
             Decision.FILTER,
-            f"{told}: variance is uneven, as where the filter helped (1.16, 1.29)",
+            f"{measured}: variance is uneven, as where the filter helped (1.16, 1.29)",
         )
     if ratio <= HURTS:
         return (
             Decision.NO_FILTER,
-            f"{told}: prompts hold much the same variance, as where the filter cost success (0.33)",
+            f"{measured}: prompts hold much the same variance, as where the filter cost success (0.33)",
         )
     return (
         Decision.EITHER,
-        f"{told}: between the cases where the filter helped (1.16) and cost success (0.33)",
+        f"{measured}: between the cases where the filter helped (1.16) and cost success (0.33)",
     )
 
 
@@ -143,7 +143,7 @@ def _between(interval: tuple[float, float] | None) -> str:
     return f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
 
 
-def _remarks(found: PreflightNumbers) -> list[str]:
+def _remarks(found: PreflightFindings) -> list[str]:
     """What a reader should know, whatever was decided."""
     metrics = found.metrics
     remarks = []

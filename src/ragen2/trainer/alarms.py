@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict
 from ragen2.config import WarningSettings
 from ragen2.diagnostics.judging.warning import WarningState
 
-LONGEST_TOLD = 200
-"""Characters of a failed command's last words that a note repeats."""
+LONGEST_QUOTE = 200
+"""Characters of a failed command's last line that a note repeats."""
 
 
 class AlarmState(BaseModel):
@@ -83,13 +83,13 @@ def respond(
     if not _is_new(before.warning, after.warning):
         return AlarmResponse()
     reason = after.warning.reason
-    told = f"early warning: {reason}"
+    note = f"early warning: {reason}"
     if settings.response in {"checkpoint", "stop"}:
-        kept = f"{told}; {_kept(after)}"
+        kept = f"{note}; {_kept(after)}"
         return AlarmResponse(kept, saves=True, stops=settings.response == "stop")
     if settings.response == "command":
-        return AlarmResponse(f"{told}; {_run_command(settings, reason, step, run)}")
-    return AlarmResponse(told)
+        return AlarmResponse(f"{note}; {_run_command(settings, reason, step, run)}")
+    return AlarmResponse(note)
 
 
 def mark_checkpoint(settings: WarningSettings, watch: AlarmState, step: int) -> AlarmState:
@@ -114,12 +114,16 @@ def _kept(watch: AlarmState) -> str:
 
 
 def _run_command(settings: WarningSettings, reason: str, step: int, run: Path) -> str:
-    """Run the user's command; how it ended, in a phrase. Its failure is told and ends nothing."""
-    told = {"RAGEN2_RUN_DIR": str(run.resolve()), "RAGEN2_STEP": str(step), "RAGEN2_REASON": reason}
+    """Run the user's command; how it ended, in a phrase. Its failure is noted and ends nothing."""
+    about = {
+        "RAGEN2_RUN_DIR": str(run.resolve()),
+        "RAGEN2_STEP": str(step),
+        "RAGEN2_REASON": reason,
+    }
     try:
         process = subprocess.Popen(  # noqa: S603 - the command of the user's own run file
             shlex.split(settings.command),
-            env={**os.environ, **told},
+            env={**os.environ, **about},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -142,6 +146,6 @@ def _wait_for(process: subprocess.Popen[str], timeout: float) -> str:
             return f"its command was ended after {timeout:g} seconds"
     if process.returncode == 0:
         return "its command was run"
-    words = (errors.strip() or out.strip()).splitlines()
-    last = f": {words[-1][:LONGEST_TOLD]}" if words else ""
+    lines = (errors.strip() or out.strip()).splitlines()
+    last = f": {lines[-1][:LONGEST_QUOTE]}" if lines else ""
     return f"its command failed with exit code {process.returncode}{last}"

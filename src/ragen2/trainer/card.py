@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 FILE = "README.md"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 MEASURES = (
-    ("mutual information, nats a token", "mi_estimate"),
+    ("mutual information, nats per token", "mi_estimate"),
     ("retrieval accuracy", "retrieval_accuracy"),
     ("retrieval by chance", "retrieval_chance"),
-    ("conditional entropy, nats a token", "conditional_entropy"),
+    ("conditional entropy, nats per token", "conditional_entropy"),
 )
 REGIMES = {
     "diverse_grounded": "reasoning is varied and depends on its prompt",
@@ -60,7 +60,7 @@ def model_card(config: RunConfig, records: Sequence[StepRecord]) -> str:
 
 
 def warmstart_card(config: WarmstartConfig, loss: float) -> str:
-    """The card of a warm start: what it imitated. It has not played, so nothing is said of how well."""
+    """The card of a warm start: what it imitated. It has not played: how well is not known."""
     kind = config.env.kind
     title = f"Warm start for {kind}"
     made_of = "a new model" if config.new is not None else f"`{config.model.path}`"
@@ -72,7 +72,7 @@ def warmstart_card(config: WarmstartConfig, loss: float) -> str:
         f"Made with ragen2 {__version__} from {made_of}: {config.steps} steps of supervised learning on "
         f"scripted episodes, seed {config.seed}. A turn plays the expert's move with chance "
         f"{config.quality:g} and describes its own state with chance {config.groundedness:g}.",
-        f"Loss at the last step: {loss:.4f} nats a token.",
+        f"Loss at the last step: {loss:.4f} nats per token.",
         "## Success\n\nNot evaluated.",
         "## Collapse\n\nNot measured.",
         f"## Settings\n\n```toml\n{dump_config(config)}```",
@@ -152,8 +152,8 @@ def _collapse(config: RunConfig, records: Sequence[StepRecord]) -> str:
         name = last.regime.replace("_", " ")
         lines += [f"**{name}** at step {last.step}: {REGIMES.get(last.regime, name)}.", ""]
     alarms = [record.step for record in records if record.metrics.get("warning/level")]
-    said = f"raised first at step {alarms[0]}" if alarms else "never raised"
-    lines += [f"The early warning was {said}.", ""]
+    alarm = f"raised first at step {alarms[0]}" if alarms else "never raised"
+    lines += [f"The early warning was {alarm}.", ""]
     lines += [
         f"| {scope.replace('_', ' ')} | step {first.step} | step {last.step} |",
         "|---|---|---|",

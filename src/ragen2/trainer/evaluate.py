@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ragen2.config import RunConfig
 
 RESAMPLES = 1000
-NO_TOKENS = "the model gives words alone, and scores need the tokens it sampled"
+NO_TOKENS = "the model gives text alone, and scores need the tokens it sampled"
 
 EvidenceOf = Callable[[Sequence[Group], Scorer | None], Evidence]
 """Makes evidence of groups, with the step, averages and seed of a run."""
@@ -118,7 +118,7 @@ class Assessment:
 def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
     """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score.
 
-    The groups of a model that gives words alone are played all the same: they can be audited.
+    The groups of a model that gives text alone are played all the same: they can be audited.
     """
     require_vision(config.env, policy, config.rollout)
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})

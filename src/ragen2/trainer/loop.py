@@ -79,7 +79,7 @@ def train_step(
                 config, learner, groups, config.probe, has_reference=has_reference
             )
             ledger.add(found.metrics())
-    with ledger.phase("filter"):
+    with ledger.phase("filter"):  # rounds of resampling were filtered as they were played
         selection = select_rounds(config, rounds)
         ledger.filtered(groups, selection, len(rounds))
     with ledger.phase("update"):
@@ -102,6 +102,8 @@ def checkpoint(config: RunConfig, learner: Learner, ledger: StepLedger) -> Path:
     watch = mark_checkpoint(config.warning, ledger.state.watch, ledger.state.step)
     state = ledger.state = ledger.state.model_copy(update={"watch": watch})
 
+    # The record of the step is on disk already. A crash in here leaves the checkpoint before, and the steps
+    # after that one are rewound and trained again, to the same bits.
     def write(folder: Path) -> None:
         learner.save(folder)
         write_state(folder, state)

@@ -29,7 +29,7 @@ from ragen2.rollout.image_support import require_vision
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
-from ragen2.trainer.advice import Advice, PreflightNumbers, advise
+from ragen2.trainer.advice import Advice, PreflightFindings, advise
 from ragen2.trainer.batch import training_tasks
 from ragen2.trainer.replay import EnvReplayer, replayed_returns
 from ragen2.types import Completion, FloatArray, Group
@@ -73,7 +73,7 @@ class FilterForecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preflight:
-    """All that one batch says about a run."""
+    """All that one batch shows about a run."""
 
     env: str
     model: str
@@ -137,7 +137,7 @@ def preflight(
     forecasts = forecast_dead(rewards, sizes)
     tell("collapse", "first-turn reasoning under every prompt")
     collapse, no_collapse = _collapse(config, policy, groups)
-    found = PreflightNumbers(
+    found = PreflightFindings(
         metrics,
         len(groups),
         ratio_interval(rewards, seed=config.seed),
@@ -236,7 +236,7 @@ def _live_episodes(kept: Sequence[Group]) -> int:
 
 
 def _noise(config: RunConfig, groups: Sequence[Group]) -> tuple[list[NoiseSplit], dict[str, str]]:
-    """As many replays a member as members, so that both parts are known equally well."""
+    """As many replays per member as members, so that both parts are known equally well."""
     if not config.env.stochastic:
         return [], {"noise": f"luck does nothing in {config.env.kind}"}
     size = config.rollout.group_size
@@ -279,7 +279,7 @@ def _prompt_dict(one: Triaged) -> dict[str, Any]:
 
 
 class _Watched:
-    """A sampler that tells how far it has come: one batch of replies a turn."""
+    """A sampler that tells how far it has come: one batch of replies per turn."""
 
     def __init__(self, policy: Policy, tell: Callable[[str], None]) -> None:
         self.max_context = policy.max_context

@@ -31,7 +31,7 @@ from ragen2.rollout import Task, play
 from ragen2.rollout.image_support import require_vision
 from ragen2.spread import spread
 from ragen2.trainer.batch import SEEDS_PER_RUN
-from ragen2.trainer.samples import draft_samples
+from ragen2.trainer.samples import samples_of
 from ragen2.trainer.update import credited_samples
 from ragen2.types import Sample
 
@@ -174,13 +174,13 @@ def _samples_by_prompt(
     """The algorithm's credit is given over the whole batch (it may be normalised there), then split."""
     everything = KeepAll().select(groups)
     samples = iter(credited_samples(config, learner, everything, groups).samples)
-    drafts = draft_samples(groups, config.rollout.temperature)
+    members_by_prompt = samples_of(groups, config.rollout.temperature)
     return [
         _PromptSamples(
             trained=[next(samples) for parts in members for _ in parts],
             centred=_centred_samples(group, members),
         )
-        for group, members in zip(groups, drafts, strict=True)
+        for group, members in zip(groups, members_by_prompt, strict=True)
     ]
 
 
@@ -206,7 +206,7 @@ def _centred(group: Group) -> FloatArray:
 
 def _policy_gradient(config: RunConfig, learner: Learner, group: Group) -> PolicyGradient:
     centred_G = _centred(group)
-    members = draft_samples([group], config.rollout.temperature)[0]
+    members = samples_of([group], config.rollout.temperature)[0]
     if not centred_G.any():
         # Equal returns pull nowhere, whatever the score functions are.
         return PolicyGradient(count=sum(bool(parts) for parts in members))

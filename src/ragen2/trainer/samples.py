@@ -8,20 +8,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ragen2.algorithms.base import Credit, Outcome
+from ragen2.errors import EnvError
 from ragen2.types import FloatArray, Group, Sample, Trajectory, Turn
 
-Drafts = list[list[list[Sample]]]
-"""Samples without credit yet: of each group, of each trajectory, of each uncut stretch of its turns."""
+SamplesByMember = list[list[list[Sample]]]
+"""Samples of each group, of each of its trajectories, of each run of contiguous turns."""
 
 
-def draft_samples(groups: Sequence[Group], temperature: float) -> Drafts:
+def samples_of(groups: Sequence[Group], temperature: float) -> SamplesByMember:
     """Samples of all trajectories with advantage 0.
 
     A trajectory whose prompts each continue the one before (full history) is one sample; where the
-    history is cut, each uncut stretch is a sample of its own.
+    history is cut, each run of contiguous turns is a sample of its own.
     """
     return [
-        [[_sample(turns, temperature) for turns in stretches(one)] for one in group.trajectories]
+        [
+            [_sample(turns, temperature) for turns in contiguous_turns(one)]
+            for one in group.trajectories
+        ]
         for group in groups
     ]
 
@@ -36,7 +40,7 @@ def outcome(trajectory: Trajectory, limit: int) -> Outcome:
 
 
 def with_credit(samples: Sequence[Sample], credit: Credit, weight: float = 1.0) -> list[Sample]:
-    """The stretches of one trajectory with each written token's advantage, times ``weight``."""
+    """The samples of one trajectory with each written token's advantage, times ``weight``."""
     advantages = per_sample(samples, credit.advantages_T * weight)
     if credit.returns_T is None:
         return [
@@ -68,8 +72,8 @@ def at_written_tokens(sample: Sample, values_T: FloatArray) -> FloatArray:
     return whole_T
 
 
-def stretches(trajectory: Trajectory) -> list[list[Turn]]:
-    """Turns grouped so that within a group each prompt starts with all tokens of the turn before."""
+def contiguous_turns(trajectory: Trajectory) -> list[list[Turn]]:
+    """Turns in runs within which each prompt starts with all tokens of the turn before."""
     found: list[list[Turn]] = []
     for turn in trajectory.turns:
         if found and _continues(found[-1][-1], turn):
@@ -79,9 +83,45 @@ def stretches(trajectory: Trajectory) -> list[list[Turn]]:
     return found
 
 
-def flatten(drafts: Drafts) -> Iterator[Sample]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Conversation:
+    """All tokens of a trajectory after its first prompt, as one row of another trainer."""
+
+    ids: list[int]
+    logprobs: list[float]
+    """0 where no token was sampled."""
+    mask: list[int]
+    """1 where a token was sampled, 0 where the environment wrote."""
+    reasoning: list[tuple[int, int]]
+    """Half-open ranges of the reasoning, one per turn."""
+
+
+def conversation(trajectory: Trajectory) -> Conversation:
+    """A trajectory with full history as one row; prompts only grow, so that its turns share one text."""
+    if not trajectory.turns:
+        prompt = trajectory.prompt
+        raise EnvError(
+            f"the first prompt of {prompt.env} seed {prompt.seed} does not fit the model's "
+            "context; use a smaller task or fewer rollout.max_tokens"
+        )
+    row = Conversation([], [], [], [])
+    start = len(trajectory.turns[0].prompt_ids_T)
+    for turn in trajectory.turns:
+        seen = turn.prompt_ids_T[start:].tolist()
+        if seen[: len(row.ids)] != row.ids:
+            raise AssertionError("with the full history, prompts only grow")
+        observed, written = seen[len(row.ids) :], turn.completion.ids_T.tolist()
+        first = len(row.ids) + len(observed)
+        row.reasoning.append((first + turn.reasoning_span[0], first + turn.reasoning_span[1]))
+        row.ids.extend(observed + written)
+        row.logprobs.extend([0.0] * len(observed) + turn.completion.logprobs_T.tolist())
+        row.mask.extend([0] * len(observed) + [1] * len(written))
+    return row
+
+
+def flatten(samples: SamplesByMember) -> Iterator[Sample]:
     """All samples in order."""
-    for group in drafts:
+    for group in samples:
         for trajectory in group:
             yield from trajectory
 

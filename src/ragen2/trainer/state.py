@@ -1,4 +1,9 @@
-"""What a run must remember beyond weights and optimiser to go on exactly where it was."""
+"""What a run must remember beyond weights and optimiser to go on exactly where it was.
+
+Tasks and random streams are not in here: both are functions of the run's seed, the step and the member of
+a group (``training_tasks``, ``seeding.stream``), so that a resumed step draws what it would have drawn. Only
+what depends on earlier steps is saved: averages, alarms, early stops, the window of ``filter/coverage``.
+"""
 
 from __future__ import annotations
 

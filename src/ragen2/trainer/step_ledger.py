@@ -1,6 +1,6 @@
 """The step ledger: what every training loop records of a step, be it ours, TRL's or verl's.
 
-A loop opens a step, hands over what was played, adds what it did, and closes the step. The ledger diagnoses,
+A loop opens a step, passes in what was played, adds what it did, and closes the step. The ledger diagnoses,
 judges the regime, keeps moving averages, follows the early warning and the early stops, writes the record.
 """
 
@@ -188,10 +188,13 @@ class StepLedger:
         )
         ended = f"the run ends here: {self.state.stopped}" if self.state.stopped else ""
         opened.notes += [text for text in (response.note, ended) if text]
+        # The record comes last: a step that is in steps.jsonl has its rollouts and scores, and a run that
+        # is killed before is rewound to its last checkpoint, which takes them away again.
         if opened.groups and opened.step % self.settings.rollouts_every == 0:
             self.run.save_rollouts(opened.step, opened.groups, knows_success=not opened.no_success)
         self.run.save_scores(opened.step, opened.measured.scores)
         selection = opened.selection
+        # Step 0 is an evaluation alone: its time says nothing about how long a step takes.
         whole = {"step": sum(opened.seconds.values())} if opened.step else {}
         record = StepRecord(
             step=opened.step,
@@ -284,5 +287,5 @@ def next_emas(before: Mapping[str, Ema], metrics: Mapping[str, float]) -> dict[s
 def task_number(prompt: Prompt) -> int:
     """A number that equal prompts share, in this process and in any other."""
     shown = [(one.content, *(image.digest for image in one.images)) for one in prompt.messages]
-    words = "\0".join([prompt.env, *(word for message in shown for word in message)])
-    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=6).digest())
+    text = "\0".join([prompt.env, *(part for message in shown for part in message)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())

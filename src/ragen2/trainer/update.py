@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ragen2.trainer.samples import (
-    Drafts,
+    SamplesByMember,
     at_written_tokens,
-    draft_samples,
     flatten,
     outcome,
     per_sample,
+    samples_of,
     with_credit,
 )
 from ragen2.types import Update
@@ -42,12 +42,22 @@ def update(
     metrics = dict(credited.metrics)
     if algorithm.critic is not None:
         metrics |= learner.update_critic(samples, algorithm.critic)
+        # Advantages are returns minus the critic's values: until it knows something of the task they
+        # are noise, which the policy is spared. The critic has learned from the batch all the same.
         if step <= algorithm.critic.warmup:
             return Update(metrics, 0, 0)
-    ratio = selection.kept_ratio
-    scale = {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[config.loss_scale]
-    found = learner.update(samples, algorithm, scale=scale)
+    found = learner.update(samples, algorithm, scale=loss_scale(config, selection))
     return dataclasses.replace(found, metrics={**metrics, **found.metrics})
+
+
+def loss_scale(config: RunConfig, selection: Selection) -> float:
+    """What the whole loss is multiplied by.
+
+    The loss is a mean over what was kept, so a step that keeps little moves the weights as far as a
+    full one, on fewer prompts and hence with more noise; ``linear`` and ``sqrt`` make it smaller.
+    """
+    ratio = selection.kept_ratio
+    return {"none": 1.0, "linear": ratio, "sqrt": float(np.sqrt(ratio))}[config.loss_scale]
 
 
 def update_metrics(done: Update | None) -> dict[str, float]:
@@ -77,48 +87,48 @@ def credited_samples(
     Credit is given over whole groups, so that leaving members out does not move the baseline.
     """
     kept = selection.apply(groups)
-    drafts = draft_samples(kept, config.rollout.temperature)
-    if not any(True for _ in flatten(drafts)):
+    samples = samples_of(kept, config.rollout.temperature)
+    if not any(True for _ in flatten(samples)):
         return CreditedSamples([], {})
     batch = [
         [outcome(one, config.rollout.max_tokens) for one in group.trajectories] for group in kept
     ]
-    drafts, batch, metrics = _with_learner(config.algorithm, learner, drafts, batch)
-    samples: list[Sample] = []
+    samples, batch, metrics = _with_learner(config.algorithm, learner, samples, batch)
+    credited: list[Sample] = []
     credits = config.algorithm.credit(batch)
     for group, credit, weight, members in zip(
-        drafts, credits, selection.kept_weights, selection.kept_members(kept), strict=True
+        samples, credits, selection.kept_weights, selection.kept_members(kept), strict=True
     ):
         for parts, one, is_kept in zip(group, credit, members, strict=True):
             if is_kept and parts:
-                samples.extend(with_credit(parts, one, weight))
-    return CreditedSamples(samples, metrics)
+                credited.extend(with_credit(parts, one, weight))
+    return CreditedSamples(credited, metrics)
 
 
 def _with_learner(
-    algorithm: Algorithm, learner: Learner, drafts: Drafts, batch: list[list[Outcome]]
-) -> tuple[Drafts, list[list[Outcome]], dict[str, float]]:
+    algorithm: Algorithm, learner: Learner, samples: SamplesByMember, batch: list[list[Outcome]]
+) -> tuple[SamplesByMember, list[list[Outcome]], dict[str, float]]:
     """Add what only the learner knows: KL to the reference as a token reward, the critic's values."""
     metrics: dict[str, float] = {}
     if algorithm.needs_reference_in_reward:
-        kl = learner.kl_to_reference(list(flatten(drafts)), algorithm.kl_estimator)
+        kl = learner.kl_to_reference(list(flatten(samples)), algorithm.kl_estimator)
         metrics["kl"] = float(np.concatenate(kl).mean())
-        costs = _joined(drafts, [-algorithm.kl_coefficient * values for values in kl])
+        costs = _joined(samples, [-algorithm.kl_coefficient * values for values in kl])
         batch = [
             [dataclasses.replace(o, token_rewards_T=c) for o, c in zip(row, cost, strict=True)]
             for row, cost in zip(batch, costs, strict=True)
         ]
     if algorithm.critic is not None:
-        values = _joined(drafts, learner.values(list(flatten(drafts))))
+        values = _joined(samples, learner.values(list(flatten(samples))))
         batch = [
             [dataclasses.replace(o, values_T=v) for o, v in zip(row, value, strict=True)]
             for row, value in zip(batch, values, strict=True)
         ]
-        drafts = [
+        samples = [
             [_with_values(parts, v) for parts, v in zip(group, value, strict=True)]
-            for group, value in zip(drafts, values, strict=True)
+            for group, value in zip(samples, values, strict=True)
         ]
-    return drafts, batch, metrics
+    return samples, batch, metrics
 
 
 def _with_values(samples: Sequence[Sample], values_T: FloatArray) -> list[Sample]:
@@ -128,10 +138,10 @@ def _with_values(samples: Sequence[Sample], values_T: FloatArray) -> list[Sample
     ]
 
 
-def _joined(drafts: Drafts, values: Sequence[FloatArray]) -> list[list[FloatArray]]:
-    """Values of each sample's written tokens, joined to one array a trajectory."""
+def _joined(samples: SamplesByMember, values: Sequence[FloatArray]) -> list[list[FloatArray]]:
+    """Values of each sample's written tokens, joined to one array per trajectory."""
     rest = iter(values)
     return [
         [np.concatenate([np.empty(0), *(next(rest) for _ in parts)]) for parts in group]
-        for group in drafts
+        for group in samples
     ]

@@ -200,7 +200,7 @@ def test_eval_judges_it_by_what_it_does_and_the_run_can_be_audited(behaviour, tm
     assert done.exit_code == again.exit_code == 0, done.output
     assert len(behaviour.seen) == asked, "the second found all answers on disk"
     assert re.search(r"^server: [\d,]+ requests", done.output, re.MULTILINE)
-    assert "collapse/first_turn not measured: the model gives words alone" in done.output
+    assert "collapse/first_turn not measured: the model gives text alone" in done.output
     found = json.loads(file.read_text())
     assert found["regime"] is None
     assert {name for name in found["metrics"] if name.startswith("collapse/")} == set()

@@ -29,7 +29,7 @@ from ragen2.errors import ModelError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.image_support import refuse_blind
-from ragen2.trainer.samples import draft_samples, flatten
+from ragen2.trainer.samples import flatten, samples_of
 from ragen2.trainer.warmstart import Supervised
 from ragen2.types import Image, Message, Sample
 
@@ -426,7 +426,7 @@ def test_only_written_tokens_are_trained_on(network: Any, tokenizer: TemplateTok
     tasks = [[Task(seed, luck) for luck in range(2)] for seed in range(2)]
     rollout = Rollout(max_tokens=6)
     groups = play(ENV.model_copy(update={"max_turns": 3}), policy, tasks, rollout, key=("t",))
-    samples = list(flatten(draft_samples(groups, 1.0)))
+    samples = list(flatten(samples_of(groups, 1.0)))
     learner = learner_of(network, tokenizer, "frozen")
     trajectories = [one for group in groups for one in group.trajectories]
     for sample, trajectory in zip(samples, trajectories, strict=True):
@@ -458,7 +458,7 @@ def test_sampled_logprobs_are_what_the_learner_finds(
     learner = learner_of(network, tokenizer, "frozen")
     policy = HFPolicy(learner.network, tokenizer, embedder=learner.embedder)
     groups = play(ENV, policy, [[Task(0, 0), Task(0, 1)]], Rollout(max_tokens=8), key=("m",))
-    samples = list(flatten(draft_samples(groups, 1.0)))
+    samples = list(flatten(samples_of(groups, 1.0)))
     parts = learner.gradients(samples, Supervised())
     assert parts["sampler_mismatch"] < 1e-4
 

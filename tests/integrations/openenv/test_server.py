@@ -17,8 +17,7 @@ from openenv import GenericEnvClient
 
 from ragen2.envs import FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.errors import DependencyError, EnvError
-from ragen2.integrations import openenv as adapter
+from ragen2.errors import EnvError
 from ragen2.integrations.openenv import TextAction, TextEnvironment, app_of
 
 ENV = FrozenLake(max_actions=6)
@@ -130,9 +129,3 @@ def test_the_example_of_the_page_makes_a_server(tmp_path: Path) -> None:
     file.write_text(example)
     made = runpy.run_path(str(file))
     assert {route.path for route in made["app"].routes} >= {"/reset", "/step", "/schema", "/ws"}
-
-
-def test_another_version_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: "0.11.0")
-    with pytest.raises(DependencyError, match=r"tested with openenv 0\.10\.x, found 0\.11\.0; pip"):
-        adapter._require_openenv()

@@ -11,11 +11,13 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
+from ragen2.diagnostics import Triage
 from ragen2.envs import make
 from ragen2.errors import ConfigError
 from ragen2.integrations.trl import EnvRollout, SNRGRPOTrainer, SNRSettings, env_return
 from ragen2.rollout import Rollout
 from ragen2.runs.store import RunDirectory
+from ragen2.trainer.replay import EnvReplayer
 
 SEEDS = range(300_000, 300_004)
 
@@ -39,7 +41,7 @@ def trainer_of(kind: Any, folder: Any, rollout: EnvRollout, **changes: Any) -> A
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory) -> tuple[Any, list[Any], dict[str, list[Any]]]:
-    """Episodes of four tasks with plain TRL: the rollout_func needs no trainer of ours."""
+    """Episodes of four tasks with plain TRL: the rollout_func works without our trainer."""
     rollout = played()
     trainer = trainer_of(GRPOTrainer, tmp_path_factory.mktemp("env"), rollout)
     prompts = [one["prompt"] for one in rollout.dataset(SEEDS) for _ in range(jobs.GROUP)]
@@ -134,6 +136,25 @@ def test_a_run_with_evaluation_is_recorded_with_success(tmp_path):
     assert {row["env"] for row in rows} == {"FrozenLake"}
     assert np.mean([row["solved"] for row in rows]) == first.metrics["rollout/success"]
     assert all(value is not None for row in rows for value in row["turns"][0]["logprobs"])
+
+
+def test_triage_plays_flat_prompts_again_in_our_environment(tmp_path, monkeypatch):
+    """Rollouts alone cannot tell a task that is too hard from rewards that see nothing."""
+    played_again = []
+    contrasts = EnvReplayer.contrasts
+
+    def counted(self: EnvReplayer, group: Any, plays: int) -> Any:
+        played_again.append((self.env.kind, group.prompt.seed, plays))
+        return contrasts(self, group, plays)
+
+    monkeypatch.setattr(EnvReplayer, "contrasts", counted)
+    snr = SNRSettings(diagnostics=(Triage(replays=3),))
+    trainer_of(SNRGRPOTrainer, tmp_path, played(), snr=snr).train()
+    (record,) = RunDirectory.open(tmp_path / "out" / "ragen2").records()
+    flat = [s for s, score in zip(record.seeds, record.scores, strict=True) if score == 0.0]
+    assert flat
+    assert played_again == [("FrozenLake", seed, 3) for seed in flat]
+    assert record.metrics["triage/replay_errors"] == 0.0
 
 
 def test_a_row_of_trl_cannot_forget(tmp_path):

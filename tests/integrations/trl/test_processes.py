@@ -55,3 +55,11 @@ def test_the_records_are_those_of_one_process(pair, loss_type):
     assert not all(kept for record in one for kept in record.kept)
     assert any(kept for record in one for kept in record.kept)
     assert torch.isfinite(torch.tensor([record.metrics["update/loss"] for record in one])).all()
+
+
+def test_an_early_stop_ends_all_processes_after_the_same_step(pair):
+    """The job itself asserts where each process ended."""
+    _, two = pair
+    found = RunDirectory.open(two / ddp_job.STOPPED / "out" / "ragen2").records()
+    assert [record.step for record in found] == [1, 2]
+    assert "the run ends here: the filter kept no prompt for 1 steps in a row" in found[0].note

@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from ragen2.cli.app import app
-from ragen2.diagnostics import Reward, Surface
+from ragen2.config import Stops, WarningSettings
+from ragen2.diagnostics import Reward, Surface, measure
 from ragen2.errors import ConfigError, RunError
 from ragen2.filtering import TopP
 from ragen2.integrations.trl import SNRGRPOTrainer, SNRSettings
+from ragen2.integrations.trl.run_log import STATE, RunLog
+from ragen2.reports.data.matrices import matrices_of
 from ragen2.reports.load import load_run_directory
 from ragen2.reports.page import write_report
+from ragen2.runs.scores import list_scores, read_scores
 from ragen2.runs.store import RunDirectory
 from ragen2.runs.trajectories import groups_of
 
@@ -35,7 +40,7 @@ MODEL_METRICS = (
 
 
 def job(folder: Path, **changes: Any) -> Any:
-    """Two prompts of four a step, the tasks going on from step to step."""
+    """Four prompts of four rows per step, the tasks going on from step to step."""
     settings = {"per_device_train_batch_size": 16, "max_steps": 4, "snr": SNRSettings()}
     return jobs.run(SNRGRPOTrainer, folder, jobs.tasks(*range(16)), REWARDS, **(settings | changes))
 
@@ -127,6 +132,94 @@ def test_a_report_can_be_made_of_the_run(done):
     assert "retrieval" in page.read_text()
 
 
+def test_score_matrices_are_saved_and_the_report_shows_them(done):
+    run = load_run_directory(done / "out" / "ragen2")
+    files = list_scores(run.path)
+    assert [step for step, _ in files] == [1, 2, 3, 4]
+    for (_, path), record in zip(files, records(done), strict=True):
+        (scope,) = read_scores(path).scopes
+        logp_NP = np.array(scope.logp, dtype=np.float64)
+        found = measure(logp_NP, scope.length, scope.owner, resamples=100)
+        for name in ("mi_estimate", "retrieval_accuracy", "num_traces"):
+            recorded = record.metrics[f"collapse/{scope.name}/{name}"]
+            assert found[name] == pytest.approx(recorded, abs=1e-3), name
+    entries, blocks, _ = matrices_of(run, "one")
+    assert len(entries) == 4
+    page = write_report([run.path], done / "matrices.html").read_text()
+    assert all(name.partition("-")[2] in page for name in blocks)
+
+
+EMPTY = jobs.paid({number: [1, 1, 1, 1] for number in range(16)})
+
+
+def test_an_early_stop_ends_training_after_the_step_that_follows(tmp_path):
+    stops = Stops(empty_steps=2, variance_steps=0, success_evaluations=0)
+    trainer = jobs.run(
+        SNRGRPOTrainer,
+        tmp_path,
+        jobs.tasks(*range(16)),
+        EMPTY,
+        per_device_train_batch_size=16,
+        max_steps=6,
+        snr=SNRSettings(diagnostics=(), stops=stops),
+    )
+    found = records(tmp_path)
+    assert trainer.state.global_step == 3
+    assert [one.step for one in found] == [1, 2, 3]
+    reason = "the run ends here: the filter kept no prompt for 2 steps in a row"
+    assert [reason in one.note for one in found] == [False, True, False]
+    settings = load_run_directory(tmp_path / "out" / "ragen2").settings
+    assert settings["stops"]["empty_steps"] == 2
+
+
+def test_without_rules_no_early_stop_ends_training(tmp_path):
+    """TRL's own arguments say when a run ends, though the filter keeps nothing for six steps."""
+    trainer = jobs.run(
+        SNRGRPOTrainer,
+        tmp_path,
+        jobs.tasks(*range(16)),
+        EMPTY,
+        per_device_train_batch_size=16,
+        max_steps=6,
+        snr=SNRSettings(diagnostics=()),
+    )
+    assert trainer.state.global_step == 6
+    assert "stops" not in load_run_directory(tmp_path / "out" / "ragen2").settings
+
+
+def test_a_state_of_the_form_before_is_read(tmp_path):
+    """It had the warning and its baseline at the top, and knew of no early stops."""
+    checkpoint = tmp_path / "checkpoint-7"
+    checkpoint.mkdir()
+    old = {
+        "step": 7,
+        "ema": {"first_turn": {"std": 0.5, "std_seq": 2.0}},
+        "baseline": {"mi_estimate": 0.25, "retrieval_accuracy": 0.5},
+        "warning": {"statistic": 1.5, "is_raised": False},
+        "regime": "diverse",
+    }
+    (checkpoint / STATE).write_text(json.dumps(old))
+    log = RunLog(SNRSettings(), tmp_path / "run", {"engine": "trl"}, seed=0, temperature=1.0)
+    assert log.resume(checkpoint)
+    state = log.state
+    assert (state.step, state.regime) == (7, "diverse")
+    assert state.ema["first_turn"].std == 0.5
+    assert state.watch.baseline == old["baseline"]
+    assert state.watch.warning.statistic == 1.5
+    log.save(checkpoint, 7)
+    assert log.resume(checkpoint)
+    assert log.state == state
+
+
+def test_a_state_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / STATE).write_text('{"step": "many"}')
+    log = RunLog(SNRSettings(), tmp_path / "run", {"engine": "trl"}, seed=0, temperature=1.0)
+    with pytest.raises(
+        RunError, match=r"ragen2_state.json cannot be read: .*; resume from another"
+    ):
+        log.resume(tmp_path)
+
+
 def test_a_resumed_run_keeps_its_averages(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     steps = {
@@ -207,7 +300,10 @@ def test_trls_own_filter_goes_first(tmp_path, caplog):
 
 
 def test_mistakes_are_told_together(tmp_path):
-    settings = SNRSettings(filter=TopP(signal="entropy", noise_replays=3))
+    settings = SNRSettings(
+        filter=TopP(signal="entropy", noise_replays=3),
+        warning=WarningSettings(response="checkpoint"),
+    )
     with pytest.raises(ConfigError) as caught:
         job(tmp_path, snr=settings, multi_objective_aggregation="normalize_then_sum")
     lines = str(caught.value).splitlines()
@@ -215,4 +311,5 @@ def test_mistakes_are_told_together(tmp_path):
         "multi_objective_aggregation",
         "filter.signal",
         "filter.noise_replays",
+        "warning.response",
     ]

@@ -8,8 +8,9 @@ import verl  # noqa: F401 - it must be there before its parts
 
 from ragen2.backends.agent import open_policy
 from ragen2.config import load_run
-from ragen2.integrations.verl.agent_loop import conversation, play_row
+from ragen2.integrations.verl.agent_loop import play_row
 from ragen2.rollout import Task, play
+from ragen2.trainer.samples import conversation
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,8 @@ def test_a_row_is_the_conversation_token_for_token(config, policy):
     row = {"part": "train", "step": 2, "task": 100_003, "session_id": 1}
     episode = play_row(config, policy, row).trajectories[0]
     assert len(episode.turns) > 1
-    ids, logprobs, mask, spans = conversation(episode)
+    found = conversation(episode)
+    ids, logprobs, mask = found.ids, found.logprobs, found.mask
     whole = [*episode.turns[0].prompt_ids_T, *ids]
     last = episode.turns[-1]
     assert whole == [*last.prompt_ids_T, *last.completion.ids_T]
@@ -35,7 +37,7 @@ def test_a_row_is_the_conversation_token_for_token(config, policy):
     sampled = np.concatenate([turn.completion.logprobs_T for turn in episode.turns])
     assert np.array_equal(np.array(logprobs)[np.array(mask) == 1], sampled)
     assert not np.array(logprobs)[np.array(mask) == 0].any()
-    for (start, end), turn in zip(spans, episode.turns, strict=True):
+    for (start, end), turn in zip(found.reasoning, episode.turns, strict=True):
         assert ids[start:end] == turn.reasoning_ids_T.tolist()
 
 

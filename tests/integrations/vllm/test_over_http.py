@@ -107,7 +107,7 @@ def test_eval_plays_by_words_alone_too(pushed, server_url, tmp_path):
     out = tmp_path / "eval"
     chat = ["--set=server.api=chat", "--tasks", "4", "--out", str(out)]
     told = run(["eval", f"{server_url}#{NAME}", *chat, *few])
-    assert "collapse/first_turn not measured: the model gives words alone" in told
+    assert "collapse/first_turn not measured: the model gives text alone" in told
     groups = groups_of((out / "evaluation.jsonl").read_text().splitlines())
     turns = [turn for group in groups for one in group.trajectories for turn in one.turns]
     assert len(turns) >= 4

@@ -4,9 +4,9 @@ Our environments come along, as a ``rollout_func`` (``EnvRollout``) or as an ``e
 (``env_tools``). TRL's hooks are not stable, so versions that were not tested are refused.
 """
 
-from ragen2.integrations.trl.versions import require_trl
+from ragen2.integrations.versions import require_tested
 
-require_trl()
+require_tested("trl")
 
 from ragen2.integrations.trl.env_rollout import EnvRollout, env_return  # noqa: E402 - after the check
 from ragen2.integrations.trl.env_tools import ToolEnvironment, env_tools, tool_dataset  # noqa: E402

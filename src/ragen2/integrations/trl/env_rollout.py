@@ -8,11 +8,12 @@ from typing import Any
 
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.envs.base import Env
-from ragen2.errors import ConfigError, EnvError
+from ragen2.errors import ConfigError
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
 from ragen2.rollout.image_support import refuse_images
+from ragen2.trainer.samples import conversation
 from ragen2.types import Trajectory
 
 TASK = "task"
@@ -124,30 +125,9 @@ def _columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
         )
     }
     for one in trajectories:
-        if not one.turns:
-            raise EnvError(
-                f"the first prompt of {one.prompt.env} seed {one.prompt.seed} does not fit the model's "
-                "context; use a smaller task or fewer rollout.max_tokens"
-            )
-        ids, logprobs, mask = _conversation(one)
-        values = (one.turns[0].prompt_ids_T.tolist(), ids, logprobs, mask, one.reward, one)
+        row = conversation(one)
+        first_ids = one.turns[0].prompt_ids_T.tolist()
+        values = (first_ids, row.ids, row.logprobs, row.mask, one.reward, one)
         for name, value in zip(columns, values, strict=True):
             columns[name].append(value)
     return columns
-
-
-def _conversation(trajectory: Trajectory) -> tuple[list[int], list[float], list[int]]:
-    """All tokens after the first prompt, their log-probs (0 where none was sampled), and the mask."""
-    ids: list[int] = []
-    logprobs: list[float] = []
-    mask: list[int] = []
-    start = len(trajectory.turns[0].prompt_ids_T)
-    for turn in trajectory.turns:
-        seen = turn.prompt_ids_T[start:].tolist()
-        assert seen[: len(ids)] == ids, "prompts grow"  # noqa: S101 - history is full
-        told = seen[len(ids) :]
-        written = turn.completion.ids_T.tolist()
-        ids += told + written
-        logprobs += [0.0] * len(told) + turn.completion.logprobs_T.tolist()
-        mask += [0] * len(told) + [1] * len(written)
-    return ids, logprobs, mask

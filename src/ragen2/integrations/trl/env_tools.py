@@ -16,7 +16,7 @@ _LUCKS = 2**20
 
 
 class ToolEnvironment:
-    """One environment of ours behind TRL's protocol: ``reset``, the tool ``act``, and ``get_reward``."""
+    """One of our environments behind TRL's protocol: ``reset``, the tool ``act``, and ``get_reward``."""
 
     def __init__(self, env: Env, number: int) -> None:
         self._env = env

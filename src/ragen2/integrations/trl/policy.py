@@ -1,4 +1,4 @@
-"""A Sampler and Scorer of ours over the very weights that TRL trains."""
+"""Our Sampler and Scorer over the very weights that TRL trains."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """Where the opening tag of a reasoning is."""
+    """Where the opening tag of a reasoning trace is."""
 
     lead: tuple[int, ...] = ()
     """Its ids, to be added to the prompt."""
@@ -88,7 +88,7 @@ class RowReader:
         return found
 
     def trajectory(self, row: Row, reward: float, *, luck: int) -> Trajectory:
-        """The row as an episode whose return is what TRL was told."""
+        """The row as an episode whose return is what the reward functions of TRL paid."""
         played = row.trajectory
         if played is not None:
             return _with_return(played, reward)
@@ -136,7 +136,7 @@ class RowReader:
         """Find the opening tag: at the prompt's end, in what was written, or left out by the log.
 
         A tag that the model wrote itself counts as given, as in our own records and in ``ragen2 audit``:
-        words before it would give every reasoning a prompt of its own.
+        text before it would give every trace a prompt of its own.
         """
         if self.tokenizer.decode(list(before[-_TAIL:])).rstrip().endswith(OPENING):
             return _Opening(is_there=True)

@@ -1,4 +1,4 @@
-"""The run directory of a TRL run: what TRL's trainer hands to the step ledger, at different times.
+"""The run directory of a TRL run: what TRL's trainer passes to the step ledger, at different times.
 
 A step is opened when its rollouts are scored, gets TRL's own numbers when those are logged, and is written
 once it is over: before the next one, before a checkpoint, and at the end of training.
@@ -51,7 +51,7 @@ class ScoredBatch:
 
 
 class RunLog:
-    """Hands steps of TRL to a ledger; used on the main process alone."""
+    """Passes steps of TRL to a ledger; used on the main process alone."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RunLog:
         self._begin(run, TrainerState(step=0))
 
     def resume(self, checkpoint: Path) -> bool:
-        """Go on after a checkpoint: what came later is forgotten. False if it holds no state of ours."""
+        """Go on after a checkpoint: what came later is forgotten. False if it holds none of our state."""
         file = checkpoint / STATE
         if not file.is_file():
             self.start()
@@ -105,7 +105,7 @@ class RunLog:
         state = _read_state(file)
         if (self.path / "run.toml").is_file():
             run = RunDirectory.open(self.path)
-            run.rewind(state.step)
+            run.rewind(state.step)  # steps after the checkpoint are trained, and recorded, again
             self._begin(run, state)
         else:
             self.start()
@@ -114,6 +114,8 @@ class RunLog:
 
     def save(self, checkpoint: Path, step: int) -> None:
         """Write the state into TRL's checkpoint folder."""
+        # TRL's own files hold weights, optimiser, random state and data position; this one adds only what
+        # diagnostics, early warning and early stops remember. Why a run ended is no part of going on.
         state = self.state.model_copy(update={"step": step, "stopped": ""})
         write_atomically(checkpoint / STATE, state.model_dump_json(indent=1))
 
@@ -167,7 +169,7 @@ class RunLog:
 
 
 def _with_response(settings: SNRSettings) -> WarningSettings:
-    """The early warning of these settings; one that says nothing of a response is told in a note."""
+    """The early warning of these settings; one without a response only writes a note."""
     warning = settings.warning
     return (
         warning
@@ -177,7 +179,7 @@ def _with_response(settings: SNRSettings) -> WarningSettings:
 
 
 def _read_state(file: Path) -> TrainerState:
-    """The state of a checkpoint; releases up to 0.1 kept the warning and its baseline beside it."""
+    """The state of a checkpoint, also of one in whose file the warning and its baseline lie at the top."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         if "warning" in data:

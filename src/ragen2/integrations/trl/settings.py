@@ -23,7 +23,7 @@ REWARD_SIGNALS = frozenset({"reward_variance", "reward_std", "reward_mean"})
 
 
 NO_STOPS = Stops(variance_steps=0, empty_steps=0, success_evaluations=0)
-"""TRL's own arguments say when a run ends, unless rules of ours are asked for."""
+"""TRL's own arguments say when a run ends, unless our rules are asked for."""
 
 
 class SNRSettings(Settings):
@@ -54,7 +54,7 @@ class SNRSettings(Settings):
 
 
 def check_settings(settings: SNRSettings, args: Any) -> None:
-    """Refuse what cannot be done right with these arguments of TRL, one line for each mistake."""
+    """Refuse what cannot be done right with these arguments of TRL, one line per mistake."""
     mistakes = []
     known = ROW_MEANS | TOKEN_MEANS | BATCH_MEANS
     if args.loss_type not in known:
@@ -69,13 +69,18 @@ def check_settings(settings: SNRSettings, args: Any) -> None:
         )
     if settings.filter.signal not in REWARD_SIGNALS:
         mistakes.append(
-            f"filter.signal {settings.filter.signal!r} needs log-probs that TRL does not hand out; "
+            f"filter.signal {settings.filter.signal!r} needs log-probs that TRL does not give out; "
             f"use one of {', '.join(sorted(REWARD_SIGNALS))}"
         )
     if settings.filter.noise_replays:
         mistakes.append(
             f"filter.noise_replays is {settings.filter.noise_replays}, but TRL cannot play a task "
             "again; set it to 0, or give filter.noise"
+        )
+    if getattr(settings.warning, "response", "warn") == "checkpoint":
+        mistakes.append(
+            "warning.response is 'checkpoint', but TRL decides what is saved and kept; use warn, stop or "
+            "command"
         )
     if mistakes:
         raise ConfigError("\n".join(mistakes))

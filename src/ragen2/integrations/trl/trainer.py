@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from trl import GRPOTrainer
 from trl.trainer.utils import nanstd
 
@@ -23,7 +23,6 @@ from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.errors import ConfigError
 from ragen2.filtering import KeepAll
 from ragen2.integrations.trl.env_rollout import EnvRollout
-from ragen2.integrations.trl.evaluation import evaluation_metrics
 from ragen2.integrations.trl.masks import (
     KEPT,
     NUM_KEPT,
@@ -40,6 +39,7 @@ from ragen2.integrations.trl.policy import at_rest, chat_tokenizer, policy_over
 from ragen2.integrations.trl.rows import Row, RowReader, messages_of, prompt_number, written_rewards
 from ragen2.integrations.trl.run_log import UPDATE_NAMES, RunLog, ScoredBatch
 from ragen2.integrations.trl.settings import NO_STOPS, SNRSettings, check_settings
+from ragen2.trainer.evaluate import evaluation_metrics
 from ragen2.trainer.replay import EnvReplayer
 from ragen2.types import FloatArray, Group
 
@@ -48,7 +48,9 @@ logger = logging.getLogger(__name__)
 ENTROPY_BEFORE = "filter/entropy_before"
 """Mean entropy of all written tokens; TRL's own ``entropy`` is that of the kept groups."""
 TRAJECTORY = "ragen2_trajectory"
-"""The column in which EnvRollout hands over the episodes."""
+"""The column in which EnvRollout returns the episodes."""
+EVALUATED = ("eval/success", "eval/success_low", "eval/success_high", "eval/reward")
+"""What is recorded of an evaluation: a row of TRL that is not ours says nothing of turns or formats."""
 _TRL_EPS = 1e-4
 """What TRL adds to a standard deviation before it divides by it."""
 _ENDS = ("_low", "_high")
@@ -134,6 +136,7 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
             return batch
         assert self._selection is not None  # noqa: S101 - set with the rewards of this batch
         self._record(rows, self._selection)
+        self._stop_together()
         return self._filtered(batch, self._selection)
 
     def _filtered(self, batch: Batch, selection: RowSelection) -> Batch:
@@ -209,12 +212,17 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
         read = time.perf_counter() - started
         with at_rest(self.accelerator.unwrap_model(self.model)):
             metrics = self.snr_log.scored(self.state.global_step + 1, scored, self.snr_policy)
-        if self.snr_log.asks_to_stop:
-            self.control.should_training_stop = True
         self.snr_log.spent("read", read)
         for name, value in metrics.items():
             if not name.endswith(_ENDS):
                 self._metrics["train"][name].append(value)
+
+    def _stop_together(self) -> None:
+        """End training after this step on every process, where an alarm or an early stop asks for it."""
+        # Only the main process has records; one that stopped alone would leave the others waiting.
+        (asked,) = broadcast_object_list([self.snr_log.asks_to_stop])
+        if asked:
+            self.control.should_training_stop = True
 
     def _note_evaluation(self, rows: Sequence[Row]) -> None:
         if self.accelerator.is_main_process and self._knows_success(rows):
@@ -234,7 +242,9 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
             if known:
                 self.snr_log.attach(self.state.global_step, known)
         elif self._evaluated:
-            self.snr_log.attach(self.state.global_step, evaluation_metrics(self._evaluated))
+            found = evaluation_metrics(self._evaluated)
+            known = {name: found[name] for name in EVALUATED}
+            self.snr_log.attach(self.state.global_step, known)
             self._evaluated = []
 
     def train(
@@ -306,7 +316,7 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
         """What run.toml holds: enough to read the report by, and TRL's settings that shape the loss."""
         args = self.args
         name = getattr(self.model.config, "_name_or_path", "") or type(self.model).__name__
-        told = ("loss_type", "beta", "entropy_coef", "num_generations", "num_iterations")
+        names = ("loss_type", "beta", "entropy_coef", "num_generations", "num_iterations")
         more = ("steps_per_generation", "gradient_accumulation_steps", "generation_batch_size")
         snr = self.snr.model_dump(mode="json", exclude_none=True)
         return {
@@ -316,7 +326,7 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
             "model": {"path": str(name)},
             **self._env_settings(),
             "trl": {
-                key: getattr(args, key) for key in (*told, *more, "learning_rate", "temperature")
+                key: getattr(args, key) for key in (*names, *more, "learning_rate", "temperature")
             },
             **{key: snr[key] for key in ("filter", "diagnostics", "warning", "reasoning")},
             **({"stops": snr["stops"]} if self.snr.stops != NO_STOPS else {}),

@@ -18,19 +18,19 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 
 from ragen2.config import RunConfig
-from ragen2.errors import EnvError
 from ragen2.integrations.verl.sampling import ServerSampler, chat_tokenizer
 from ragen2.integrations.verl.tasks import EVALUATE, PROBE, run_at
 from ragen2.integrations.verl.translate import AGENT
 from ragen2.rollout import Task, play
 from ragen2.runs.trajectories import group_lines
-from ragen2.types import Group, Trajectory
+from ragen2.trainer.samples import conversation
+from ragen2.types import Group
 
 EPISODE = "ragen2_episode"
 """Extra field of a row: the whole episode as a line of a rollout file."""
 REASONING = "ragen2_reasoning_spans"
-"""Extra field of a row: half-open ranges of its response that are reasoning, one a turn."""
-# It would say before every episode that verl knows no way to go on with such a model's tokens; ours does.
+"""Extra field of a row: half-open ranges of its response that are reasoning, one per turn."""
+# It would warn before every episode that verl cannot continue such a model's tokens; our loop can.
 logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
 _THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="episode")
 """Episodes wait in them for tokens; they are made as they are needed."""
@@ -43,7 +43,7 @@ class EnvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has no types he
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play the row's task under the luck of its place in the group.
 
-        How to sample is the run file's word; ``sampling_params`` says the same.
+        How to sample is decided by the run file; ``sampling_params`` holds the same.
         """
         del sampling_params
         config = run_at(str(Path(self.config.ragen2.run) / "run.toml"))
@@ -70,23 +70,18 @@ def play_row(config: RunConfig, sampler: Any, row: dict[str, Any]) -> Group:
 
 def _output(group: Group, versions: Sequence[int], step: int) -> AgentLoopOutput:
     episode = group.trajectories[0]
-    if not episode.turns:
-        raise EnvError(
-            f"the first prompt of {episode.prompt.env} seed {episode.prompt.seed} does not fit the "
-            "model's context; use a smaller task or fewer rollout.max_tokens"
-        )
-    ids, logprobs, mask, spans = conversation(episode)
+    row = conversation(episode)
     return AgentLoopOutput(
         prompt_ids=episode.turns[0].prompt_ids_T.tolist(),
-        response_ids=ids,
-        response_mask=mask,
-        response_logprobs=logprobs,
+        response_ids=row.ids,
+        response_mask=row.mask,
+        response_logprobs=row.logprobs,
         reward_score=episode.reward,
         num_turns=2 * len(episode.turns),
         metrics=AgentLoopMetrics(),
         extra_fields={
             EPISODE: group_lines(group, step)[0],
-            REASONING: spans,
+            REASONING: row.reasoning,
             "turn_scores": [turn.reward + turn.penalty for turn in episode.turns],
             "tool_rewards": [],
             "reward_extra_info": {"solved": float(episode.solved)},
@@ -94,25 +89,3 @@ def _output(group: Group, versions: Sequence[int], step: int) -> AgentLoopOutput
             "max_global_steps": max(versions, default=None),
         },
     )
-
-
-def conversation(
-    episode: Trajectory,
-) -> tuple[list[int], list[float], list[int], list[tuple[int, int]]]:
-    """All tokens after the first prompt: ids, log-probs (0 where none was sampled), mask, spans."""
-    ids: list[int] = []
-    logprobs: list[float] = []
-    mask: list[int] = []
-    spans: list[tuple[int, int]] = []
-    start = len(episode.turns[0].prompt_ids_T)
-    for turn in episode.turns:
-        told = turn.prompt_ids_T[start + len(ids) :].tolist()
-        if turn.prompt_ids_T[start : start + len(ids)].tolist() != ids:
-            raise AssertionError("with the full history, prompts only grow")
-        written = turn.completion.ids_T.tolist()
-        first = len(ids) + len(told)
-        spans.append((first + turn.reasoning_span[0], first + turn.reasoning_span[1]))
-        ids += told + written
-        logprobs += [0.0] * len(told) + turn.completion.logprobs_T.tolist()
-        mask += [0] * len(told) + [1] * len(written)
-    return ids, logprobs, mask, spans

@@ -100,7 +100,7 @@ class HFServer:
         """See ``sleep``."""
 
     async def clear_kv_cache(self) -> None:
-        """New weights are told by their versions."""
+        """Each completion names the version of its weights."""
 
     async def release_kv_cache(self) -> None:
         """See ``sleep``."""
@@ -124,13 +124,13 @@ def load_whole(network: Any, weights: dict[str, torch.Tensor]) -> None:
         raise ModelError(f"the trainer sent no {missing[0]}; the rollout would keep old weights")
 
 
-def _params(words: dict[str, Any]) -> SamplingParams:
+def _params(sampling: dict[str, Any]) -> SamplingParams:
     return SamplingParams(
-        temperature=words["temperature"],
-        top_p=words["top_p"],
-        top_k=max(0, words["top_k"]),
-        max_tokens=words["max_tokens"],
-        stop=tuple(words.get("stop", ())),
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        top_k=max(0, sampling["top_k"]),
+        max_tokens=sampling["max_tokens"],
+        stop=tuple(sampling.get("stop", ())),
     )
 
 
@@ -139,7 +139,7 @@ def _actor_name(replica: int) -> str:
 
 
 class HFReplica(RolloutReplica):  # type: ignore[misc]  # verl has no types here
-    """One server a replica."""
+    """One server per replica."""
 
     async def launch_servers(self) -> None:
         """Start the actor; it is found by its name."""
@@ -175,7 +175,7 @@ class HFAdapter(base.BaseRollout):  # type: ignore[misc]  # verl has no types he
         """Nothing sleeps."""
 
     async def update_weights(
-        self, weights: Any, wire_format: str = "named_tensors", **words: Any
+        self, weights: Any, wire_format: str = "named_tensors", **more: Any
     ) -> None:
         """Gather whole tensors, which every rank must take part in, and send them."""
         if wire_format != "named_tensors":
@@ -186,9 +186,9 @@ class HFAdapter(base.BaseRollout):  # type: ignore[misc]  # verl has no types he
                 whole[name] = tensor.detach().float().cpu().clone()
         if self._sends:
             server = ray.get_actor(_actor_name(self._replica))
-            await server.load_weights.remote(whole, words.get("global_steps"))
+            await server.load_weights.remote(whole, more.get("global_steps"))
 
 
-# There is no public way into the list of adapters.
+# There is no public call that adds to the list of adapters.
 base._ROLLOUT_REGISTRY[HF_ROLLOUT, "async"] = f"{__name__}.HFAdapter"
 RolloutReplicaRegistry.register(HF_ROLLOUT, lambda: HFReplica)

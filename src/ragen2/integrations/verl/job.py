@@ -12,12 +12,11 @@ from ragen2.backends.agent import locate, pick_device
 from ragen2.backends.sampling.hf import DEFAULT_CONTEXT
 from ragen2.config import RunConfig
 from ragen2.errors import ModelError, RagenError, RunError
-from ragen2.integrations.verl.plugin_names import DEVICE, PLUGIN
-from ragen2.integrations.verl.translate import Job
-from ragen2.integrations.verl.versions import require_verl
+from ragen2.integrations.verl.translate import DEVICE, PLUGIN, VerlJob
+from ragen2.integrations.versions import require_tested
 
 
-def describe_job(config: RunConfig, run: Path, nodes: int, workers: int | None) -> Job:
+def describe_job(config: RunConfig, run: Path, nodes: int, workers: int | None) -> VerlJob:
     """Where the model is, how long its sequences may be, and what it is trained on."""
     from transformers import AutoConfig
 
@@ -32,7 +31,7 @@ def describe_job(config: RunConfig, run: Path, nodes: int, workers: int | None) 
     context = int(getattr(shape, "max_position_embeddings", None) or DEFAULT_CONTEXT)
     # A cluster's head may have no GPU; only `auto` has to look for one.
     device = pick_device("auto") if config.model.device == "auto" else config.model.device
-    return Job(
+    return VerlJob(
         run=run.resolve(),
         model=source,
         context=context,
@@ -50,7 +49,7 @@ def num_devices(device: str) -> int:
     return torch.cuda.device_count() or 1 if device == "cuda" else 1
 
 
-def processes(job: Job) -> dict[str, str]:
+def processes(job: VerlJob) -> dict[str, str]:
     """Environment variables of every process of the job."""
     common = {
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
@@ -73,9 +72,9 @@ def processes(job: Job) -> dict[str, str]:
     }
 
 
-def run_job(job: Job, settings: Mapping[str, Any]) -> None:
+def run_job(job: VerlJob, settings: Mapping[str, Any]) -> None:
     """Train to the end; an error in any of verl's processes ends all of them, in one line."""
-    require_verl()
+    require_tested("verl")
     os.environ.update(processes(job))
     warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.workers\.engine$")
     from ray.exceptions import RayError
@@ -90,15 +89,15 @@ def run_job(job: Job, settings: Mapping[str, Any]) -> None:
 
 
 def plain_error(error: Exception) -> RagenError:
-    """What went wrong inside a job, without the way it came to us: that is in the log above."""
+    """The cause of a job's failure, without the chain of Ray's wrappers: that is in the log above."""
     cause: Any = error
     while (deeper := getattr(cause, "cause", None)) is not None:
         cause = deeper
     if isinstance(cause, RagenError):
         return cause
-    told = (str(cause).strip() or "no word").splitlines()[0]
+    message = (str(cause).strip() or "no message").splitlines()[0]
     return RunError(
-        f"verl's job failed with {type(cause).__name__}: {told}; its log has the rest, and the run can "
+        f"verl's job failed with {type(cause).__name__}: {message}; its log has the rest, and the run can "
         "be resumed"
     )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def laid_out(
+def rows_by_rank(
     parts: Sequence[Sequence[int]], lengths: Sequence[int], padding: Sequence[int], ranks: int
 ) -> list[int]:
     """All rows in an order from which verl's ranks each cut their share of ``parts``.
 
-    verl gives each rank one stretch of a batch, which it cuts into mini-batches of one size. Parts that
-    have a row less are filled up with rows of ``padding``. Within a part, ranks get long and short rows in
-    turn, so that they take about as long.
+    verl gives each rank one contiguous part of a batch, which it cuts into mini-batches of one size. A
+    mini-batch that has a row less is filled up from ``padding``. Within one, ranks get long and short rows
+    in turn, so that they take about as long.
 
     Args:
         parts: rows of each mini-batch.
@@ -24,11 +24,11 @@ def laid_out(
     if left or size % ranks:
         raise AssertionError("padding makes parts that ranks can share")
     spare = list(padding)
-    stretches: list[list[int]] = [[] for _ in range(ranks)]
+    by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for part in parts:
         rows = sorted(part, key=lambda row: -lengths[row])
         filled = rows + [spare.pop() for _ in range(size - len(rows))]
         for place, row in enumerate(filled):
             round_, seat = divmod(place, ranks)
-            stretches[seat if round_ % 2 == 0 else ranks - 1 - seat].append(row)
-    return [row for stretch in stretches for row in stretch]
+            by_rank[seat if round_ % 2 == 0 else ranks - 1 - seat].append(row)
+    return [row for rank in by_rank for row in rank]

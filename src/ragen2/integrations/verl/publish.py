@@ -36,14 +36,16 @@ def newest_step(run: Path) -> int:
 
 def saved_workers(run: Path, step: int) -> int | None:
     """How many processes verl's checkpoint of ``step`` is cut for; None where it does not say."""
-    told = verl_checkpoint(run, step) / "actor" / "fsdp_config.json"
-    if not told.is_file():
+    layout = verl_checkpoint(run, step) / "actor" / "fsdp_config.json"
+    if not layout.is_file():
         return None
-    return int(json.loads(told.read_text(encoding="utf-8"))["world_size"])
+    return int(json.loads(layout.read_text(encoding="utf-8"))["world_size"])
 
 
 def publish(config: RunConfig, ledger: StepLedger, step: int) -> None:
     """Make verl's checkpoint of ``step`` one of the run."""
+    # verl's folder is whole by now. Ours is written second and is the one that counts: ``newest_step`` takes
+    # a step that has both, so that a job that is killed in between resumes from the step before.
     watch = mark_checkpoint(config.warning, ledger.state.watch, step)
     ledger.state = ledger.state.model_copy(update={"watch": watch})
     model = verl_checkpoint(ledger.run.path, step) / "actor" / "huggingface"
@@ -64,7 +66,7 @@ def publish(config: RunConfig, ledger: StepLedger, step: int) -> None:
 
 
 def _link_weights(source: str, target: str) -> None:
-    """Weights take their room on the disk once, where it can link."""
+    """Weights take disk space once, where the disk can link."""
     if source.endswith(".safetensors"):
         try:
             os.link(source, target)
@@ -83,7 +85,7 @@ def _name_dtype(folder: Path) -> None:
     with safe_open(weights[0], framework="np") as file:
         found = file.get_slice(next(iter(file.keys()))).get_dtype()
     file_name = folder / "config.json"
-    words = json.loads(file_name.read_text(encoding="utf-8"))
-    words.pop("torch_dtype", None)
-    words["dtype"] = _DTYPES.get(found, found)
-    write_atomically(file_name, json.dumps(words, indent=2, sort_keys=True) + "\n")
+    settings = json.loads(file_name.read_text(encoding="utf-8"))
+    settings.pop("torch_dtype", None)
+    settings["dtype"] = _DTYPES.get(found, found)
+    write_atomically(file_name, json.dumps(settings, indent=2, sort_keys=True) + "\n")

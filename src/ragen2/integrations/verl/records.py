@@ -1,4 +1,4 @@
-"""The run directory of a verl job: what verl's trainer hands to the step ledger."""
+"""The run directory of a verl job: what verl's trainer passes to the step ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPDATE_NAMES = {
 
 
 class VerlLedger(StepLedger):
-    """A ledger that is told of a step by verl's trainer, event by event, and selects what is updated on."""
+    """A ledger that verl's trainer calls event by event, and that selects what is updated on."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
         super().__init__(LedgerSettings.of(config), RunDirectory.open(path))
@@ -49,7 +49,7 @@ class VerlLedger(StepLedger):
         self.num_updates = int(sum(steps))
 
     def rolled_out(self, step: int, groups: Sequence[Group], scorer: Scorer) -> Selection:
-        """Measure the whole batch, then say what is updated on."""
+        """Measure the whole batch, then select what is updated on."""
         self.open(step)
         self.diagnose(groups, scorer)
         with self.phase("filter"):

@@ -1,4 +1,4 @@
-"""What a run file may say that verl has no counterpart of. Nothing is dropped in silence."""
+"""Settings of a run file that verl has no counterpart of. Nothing is dropped in silence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _of_learner(config: RunConfig) -> list[str]:
     if per_step > 1 and (learner.warmup_steps or learner.schedule != "constant"):
         found.append(
             f"learner.warmup_steps and learner.schedule count optimiser steps, of which a step has "
-            f"{per_step} here; verl moves the learning rate once a step: use constant without warm-up"
+            f"{per_step} here; verl moves the learning rate once per step: use constant without warm-up"
         )
     return found
 
@@ -67,7 +67,7 @@ def _of_model(config: RunConfig) -> list[str]:
     if model.engine_memory != ModelSettings().engine_memory:
         found.append(
             f"model.engine_memory is {model.engine_memory:g}, which is for vLLM in our own process; "
-            "leave it out and say --engine-set actor_rollout_ref.rollout.gpu_memory_utilization=0.5"
+            "leave it out and give --engine-set actor_rollout_ref.rollout.gpu_memory_utilization=0.5"
         )
     return found
 

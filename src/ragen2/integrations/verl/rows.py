@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 
 from ragen2.algorithms import Credit
 from ragen2.integrations.verl.agent_loop import EPISODE
-from ragen2.integrations.verl.credit import Reading
+from ragen2.integrations.verl.credit import WorkerOutputs
 from ragen2.runs.trajectories import groups_of
 from ragen2.types import BoolArray, FloatArray, Group, Selection
 
@@ -56,10 +56,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """Which tokens of a row's response were written, and what verl's workers said about them."""
+    """Which tokens of a row's response were written, and what verl's workers computed for them."""
 
     mask_R: BoolArray
-    reading: Reading
+    outputs: WorkerOutputs
 
 
 def read_groups(batch: Any) -> tuple[list[list[str]], list[Group]]:
@@ -127,13 +127,13 @@ def write_credit(
 def _written(row: int, columns: dict[str, Any]) -> Written:
     mask_R = columns["response_mask"][row].numpy().astype(np.bool_)
 
-    def told(name: str) -> FloatArray | None:
+    def of_written(name: str) -> FloatArray | None:
         return columns[name][row].double().numpy()[mask_R] if name in columns else None
 
-    logp_T = told("old_log_probs")
+    logp_T = of_written("old_log_probs")
     if logp_T is None:
         raise AssertionError("old log-probs come before advantages")
-    return Written(mask_R, Reading(logp_T, told("ref_log_prob"), told("values")))
+    return Written(mask_R, WorkerOutputs(logp_T, of_written("ref_log_prob"), of_written("values")))
 
 
 def _spread(mask_R: BoolArray, values_T: FloatArray) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A Sampler of ours over verl's rollout servers, for one episode in a thread of its own."""
+"""Our Sampler over verl's rollout servers, for one episode in a thread of its own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ServerSampler:
         self._session = uuid4().hex
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """One completion a request; called from a thread that may wait."""
+        """One completion per request; called from a thread that may wait."""
         asked = [
             asyncio.run_coroutine_threadsafe(self._ask(request, params), self._loop)
             for request in requests
@@ -70,12 +70,12 @@ class ServerSampler:
         return await self._client.generate(
             request_id=self._session,
             prompt_ids=request.prompt_ids_T.tolist(),
-            sampling_params=self._words(request, params),
+            sampling_params=self._server_params(request, params),
         )
 
-    def _words(self, request: Request, params: SamplingParams) -> dict[str, Any]:
-        """The request in the words of the server behind verl."""
-        words: dict[str, Any] = {
+    def _server_params(self, request: Request, params: SamplingParams) -> dict[str, Any]:
+        """The request as parameters of the server behind verl."""
+        common: dict[str, Any] = {
             "temperature": params.temperature,
             "top_p": params.top_p,
             "top_k": params.top_k or -1,
@@ -83,9 +83,9 @@ class ServerSampler:
             "logprobs": True,
         }
         if self._rollout_name == HF_ROLLOUT:
-            return {**words, "stop": list(params.stop), KEY: list(request.key)}
+            return {**common, "stop": list(params.stop), KEY: list(request.key)}
         return {
-            **words,
+            **common,
             "stop": list(params.stop),
             "include_stop_str_in_output": True,
             "stop_token_ids": sorted(self.tokenizer.eos_ids),

@@ -1,4 +1,4 @@
-"""A Scorer of ours over verl's actor: its own workers, weights and log-prob path."""
+"""Our Scorer over verl's actor: its own workers, weights and log-prob path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ActorScorer:
         self._num_ranks = num_ranks
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
-        """Log-prob of every continuation token, one array a pair."""
+        """Log-prob of every continuation token, one array per pair."""
         if not pairs:
             return []
         # Every rank gets as many rows; what the last pair scores once more is forgotten.

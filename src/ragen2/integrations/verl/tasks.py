@@ -18,14 +18,14 @@ TRAIN, EVALUATE, PROBE = "train", "evaluate", "probe"
 
 @lru_cache(maxsize=4)
 def run_at(file: str) -> RunConfig:
-    """A run file, read once a process."""
+    """A run file, read once per process."""
     return load_run(Path(file))
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
     """Made by verl from ``data.train_files`` and ``data.val_files``, which name the run file.
 
-    A row says what to play; the environment and the tokens are the agent loop's business.
+    A row says what to play; the environment and the tokens are left to the agent loop.
     """
 
     def __init__(self, data_files: Any, **_: Any) -> None:

@@ -21,7 +21,7 @@ from verl.utils.py_functional import rename_dict
 from ragen2.backends.learner.microbatches import even_parts, random_parts
 from ragen2.errors import ConfigError, RunError
 from ragen2.integrations.verl.credit import credit
-from ragen2.integrations.verl.layout import laid_out
+from ragen2.integrations.verl.layout import rows_by_rank
 from ragen2.integrations.verl.publish import publish
 from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.rows import (
@@ -92,7 +92,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             self._shutdown_dump_executor()
 
     def on_step_begin(self) -> None:
-        """End here if the step before said so."""
+        """End here if the step before asked for it."""
         super().on_step_begin()
         if self.ledger.state.stopped:
             raise _EndedError
@@ -104,7 +104,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         except _NothingKeptError as error:
             return error.batch
 
-    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **words: Any) -> Any:
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **more: Any) -> Any:
         """The first thing verl does with a played batch: before it, keep what the filter keeps."""
         keys, groups = read_groups(batch)
         self._refuse_lost(groups)
@@ -115,7 +115,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
             raise _NothingKeptError(batch)
         self._chosen = chosen
         self._num_rows = len(chosen.flat_keys)
-        return super()._balance_batch(only(batch, set(chosen.flat_keys)), metrics, **words)
+        return super()._balance_batch(only(batch, set(chosen.flat_keys)), metrics, **more)
 
     @property
     def _kept(self) -> Chosen:
@@ -146,8 +146,8 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         rows, keys = chosen.kept_keys(), chosen.flat_keys
         read = read_written(keys, batch.partition_id)
         batch = super()._compute_advantage(batch, metrics)
-        readings = [[read[key].reading if key else None for key in row] for row in rows]
-        found = credit(self.settings, chosen.selection, chosen.groups, readings)
+        outputs = [[read[key].outputs if key else None for key in row] for row in rows]
+        found = credit(self.settings, chosen.selection, chosen.groups, outputs)
         credits = [
             one
             for row, members in zip(rows, found.members, strict=True)
@@ -164,7 +164,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         parts = even_parts(self._num_rows, learner.minibatches)
         cut = self._cut(batch, parts, role, epochs=learner.epochs)
         output = self.critic_wg.train_mini_batch(cut).get()
-        metrics.update(_told(output, "critic"))
+        metrics.update(_measured(output, "critic"))
         return batch
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
                 "distillation_use_topk": False,
                 "distillation_only": False,
             }
-            found.append(_told(self.actor_rollout_wg.update_actor(cut), "actor"))
+            found.append(_measured(self.actor_rollout_wg.update_actor(cut), "actor"))
         metrics.update({name: float(np.mean([one[name] for one in found])) for name in found[0]})
         self._count_bad(metrics)
         self.ledger.updated(learner.epochs * self._num_minibatches, self._kept.kept_tokens())
@@ -196,7 +196,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         padding = sorted(set(place.values()) - set(kept))
         lengths = [int(tag["seq_len"]) for tag in batch.tags]
         rows = [[kept[one] for one in part] for part in parts]
-        cut = reordered(batch, laid_out(rows, lengths, padding, self._num_ranks))
+        cut = reordered(batch, rows_by_rank(rows, lengths, padding, self._num_ranks))
         cut.extra_info |= {
             # What means over sequences divide by: padding does not count.
             "global_batch_size": self._num_rows / len(parts),
@@ -295,7 +295,7 @@ class SNRTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl has no types her
         return int(max(workers._dispatch_info["actor"])) + 1
 
 
-def _told(output: Any, role: str) -> dict[str, float]:
+def _measured(output: Any, role: str) -> dict[str, float]:
     """What an update measured, by verl's names."""
     found = rename_dict(output["metrics"], f"{role}/")
     found[f"perf/mfu/{role}"] = found.pop(f"{role}/mfu")

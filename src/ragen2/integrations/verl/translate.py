@@ -1,4 +1,8 @@
-"""A run file as settings of verl: the same seeds, prompts, rewards, filter and algorithm."""
+"""A run file as settings of verl: the same seeds, prompts, rewards, filter and algorithm.
+
+Nothing here imports verl: its settings, and the environment variables that its processes start with, must be
+known before.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,10 @@ from ragen2.config import RunConfig
 from ragen2.errors import ConfigError
 from ragen2.integrations.verl.refusals import refuse_untranslatable
 
+PLUGIN = "ragen2.integrations.verl.plugin"
+"""Module that each process of verl loads."""
+DEVICE = "RAGEN2_VERL_DEVICE"
+"""Environment variable of our own jobs, ``cuda`` or ``cpu``: other jobs of verl are left as they are."""
 AGENT = "ragen2"
 """Name of our trainer and our agent loop inside verl."""
 HF_ROLLOUT = "ragen2_hf"
@@ -27,7 +35,7 @@ MICRO_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class VerlJob:
     """Where and on what a run is trained."""
 
     run: Path
@@ -45,7 +53,7 @@ class Job:
     """Step whose checkpoint the job goes on from; 0 starts anew."""
 
 
-def translate(config: RunConfig, job: Job) -> dict[str, Any]:
+def translate(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     """Settings of verl by dotted name; what has no counterpart is an error that names it."""
     refuse_untranslatable(config)
     if config.model.engine == "plain" and job.device == "cuda":
@@ -64,7 +72,7 @@ def translate(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _data(config: RunConfig, job: Job) -> dict[str, Any]:
+def _data(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     """Rows are made by ``TaskDataset`` from the run file itself, in order."""
     run_file = str(job.run / "run.toml")
     prompt = job.context // 2
@@ -83,7 +91,9 @@ def _data(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _model(config: RunConfig, job: Job, name: str = "actor_rollout_ref.model") -> dict[str, Any]:
+def _model(
+    config: RunConfig, job: VerlJob, name: str = "actor_rollout_ref.model"
+) -> dict[str, Any]:
     checkpointing = config.learner.gradient_checkpointing
     on_gpu = job.device == "cuda"
     return {
@@ -96,7 +106,7 @@ def _model(config: RunConfig, job: Job, name: str = "actor_rollout_ref.model") -
     }
 
 
-def _engine(config: RunConfig, job: Job, name: str) -> dict[str, Any]:
+def _engine(config: RunConfig, job: VerlJob, name: str) -> dict[str, Any]:
     """How one network is laid over the workers, and computed."""
     return {
         f"{name}.strategy": "fsdp2",
@@ -107,7 +117,7 @@ def _engine(config: RunConfig, job: Job, name: str) -> dict[str, Any]:
     }
 
 
-def _actor(config: RunConfig, job: Job) -> dict[str, Any]:
+def _actor(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     learner = config.learner
     name, reference = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
     return {
@@ -133,12 +143,12 @@ def _actor(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _micro_tokens(config: RunConfig, job: Job) -> int:
+def _micro_tokens(config: RunConfig, job: VerlJob) -> int:
     """Tokens in memory at once; they must hold the longest sequence."""
     return max(config.learner.micro_tokens or MICRO_TOKENS[job.device], job.context)
 
 
-def _is_low(config: RunConfig, job: Job) -> bool:
+def _is_low(config: RunConfig, job: VerlJob) -> bool:
     """Whether 16 bits compute; masters and their optimiser have 32."""
     precision = config.model.precision
     return precision == "bfloat16" or (precision == "auto" and job.device == "cuda")
@@ -168,13 +178,14 @@ def _algorithm(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _critic(config: RunConfig, job: Job) -> dict[str, Any]:
+def _critic(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     critic, learner = config.algorithm.critic, config.learner
     if critic is None:
         return {"critic.enable": False}
     return {
         "critic.enable": True,
-        # verl's first step that updates the policy; ours is the number of steps before it.
+        # verl counts the first step that updates the policy, we the steps before it, in which advantages
+        # would be noise because the critic knows nothing of the task yet.
         "trainer.critic_warmup": critic.warmup + 1 if critic.warmup else 0,
         **_model(config, job, "critic.model"),
         "critic.strategy": "fsdp2",
@@ -193,7 +204,7 @@ def _critic(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _rollout(config: RunConfig, job: Job) -> dict[str, Any]:
+def _rollout(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     rollout, is_plain = config.rollout, config.model.engine == "plain"
     name = "actor_rollout_ref.rollout"
     return {
@@ -215,7 +226,7 @@ def _rollout(config: RunConfig, job: Job) -> dict[str, Any]:
     }
 
 
-def _trainer(config: RunConfig, job: Job) -> dict[str, Any]:
+def _trainer(config: RunConfig, job: VerlJob) -> dict[str, Any]:
     kept = config.checkpoints.keep + 1  # verl's newest may not be one of the run's yet
     return {
         "ragen2.run": str(job.run),
@@ -243,7 +254,7 @@ def verl_checkpoint(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"global_step_{step}"
 
 
-def _resume(job: Job) -> dict[str, Any]:
+def _resume(job: VerlJob) -> dict[str, Any]:
     if not job.resume_step:
         return {"trainer.resume_mode": "disable"}
     return {
@@ -252,7 +263,7 @@ def _resume(job: Job) -> dict[str, Any]:
     }
 
 
-def defaults(job: Job) -> dict[str, Any]:
+def defaults(job: VerlJob) -> dict[str, Any]:
     """What fits most jobs of this kind and decides no result; the user may say otherwise."""
     rollout = "actor_rollout_ref.rollout"
     if job.device == "cuda":
@@ -274,7 +285,7 @@ def defaults(job: Job) -> dict[str, Any]:
     }
 
 
-def _own_cluster(job: Job) -> dict[str, Any]:
+def _own_cluster(job: VerlJob) -> dict[str, Any]:
     """A Ray of the job's own, on processors."""
     ray = "ray_kwargs.ray_init"
     return {

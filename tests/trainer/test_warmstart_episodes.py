@@ -11,7 +11,7 @@ from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.bandit import PAIRS
 from ragen2.envs.frozen_lake import ACTIONS, Lake
 from ragen2.rollout.reply import ReplyFormat, parse_reply
-from ragen2.trainer.expert import Dialogue, Script, script_episode
+from ragen2.trainer.warmstart import Dialogue, Script, script_episode
 from ragen2.types import Completion, Finish, Reply
 
 FORM = ReplyFormat(max_actions=2)
