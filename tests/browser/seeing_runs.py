@@ -9,11 +9,20 @@ import numpy as np
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig, dump_config
-from ragen2.diagnostics import Actions, Collapse, Evidence, Flow, Reward, Surface, Vision, regime
+from ragen2.diagnostics import (
+    Actions,
+    Collapse,
+    Evidence,
+    Flow,
+    Reward,
+    Surface,
+    Vision,
+    measure_all,
+    regime,
+)
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
 from ragen2.runs.record import StepRecord
-from ragen2.runs.scores import ScopeScores
 from ragen2.runs.store import RunDirectory
 from ragen2.types import Image
 
@@ -74,13 +83,11 @@ def seeing_run(path: Path, observation: str = "image", steps: int = 5) -> Path:
         policy = reader.policy(looks=step < GONE_BLIND)
         tasks = [[Task(FIRST + p, luck) for luck in range(4)] for p in range(PROMPTS)]
         groups = play(reader.env, policy, tasks, rollout, key=("seen", step))
-        scores: list[ScopeScores] = []
-        evidence = Evidence(step, groups, policy, keep_scores=scores.append)
-        metrics = {n: v for one in diagnostics for n, v in one.measure(evidence).items()}
+        metrics = measure_all(diagnostics, Evidence(step, groups, policy))
         stem = "collapse/first_turn/"
         plain = {n.removeprefix(stem): v for n, v in metrics.items() if n.startswith(stem)}
         run.save_rollouts(step, groups)
-        run.save_scores(step, scores)
+        run.save_scores(step, metrics.scores)
         run.append(StepRecord(step=step, metrics=metrics, regime=regime(plain).value))
     return path
 

@@ -48,7 +48,7 @@ def test_the_commands_of_the_servers_page_run(tmp_path):
             asks = any("http:" in word for word in words)
             assert asks == bool(re.search(r"^server: [\d,]+ requests", told, re.MULTILINE))
     made = {path.name for path in (tmp_path / "runs" / "served").iterdir()}
-    assert made == {path.name for path in (tmp_path / "runs" / "words").iterdir()}
+    assert made == {path.name for path in (tmp_path / "runs" / "text").iterdir()}
     assert made == {"run.toml", "steps.jsonl", "evaluation.jsonl", "rollouts", "completions.jsonl"}
 
 
