@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import IntervalKind, measure, metrics_of
-from ragen2.diagnostics.statistics.trace_statistics import trace_statistics
+from ragen2.diagnostics.statistics.jackknife import trace_statistics
 from ragen2.seeding import stream
 from ragen2.types import IntArray, ScoreMatrix
 from tabular_source import TabularSource

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from ragen2.backends.agent import open_policy
 from ragen2.config import RunConfig, dump_config, load_run
-from ragen2.diagnostics.metrics.filtering import filter_metrics
+from ragen2.diagnostics.metrics.reward import filter_metrics
 from ragen2.errors import RunError
 from ragen2.integrations.verl.publish import newest_step, publish
 from ragen2.integrations.verl.records import VerlLedger

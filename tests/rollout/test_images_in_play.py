@@ -8,8 +8,8 @@ from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import turn_message, with_images_of
-from ragen2.rollout.image_support import require_vision
-from ragen2.trainer.samples import contiguous_turns, samples_of
+from ragen2.rollout.play import require_vision
+from ragen2.trainer.update import contiguous_turns, samples_of
 from ragen2.types import Image, Message
 
 

@@ -15,7 +15,7 @@ from ragen2.envs.base import Waits
 from ragen2.envs.deepcoder import env as deepcoder
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.pool import SERVER_WORKERS, Pool, num_workers, usable_cores
+from ragen2.rollout.play import SERVER_WORKERS, Pool, num_workers, usable_cores
 from ragen2.types import Completion, Group, StopReason
 
 ANSWER = "</think><answer>{}</answer>"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from ragen2.scoring.duplicates import (
+from ragen2.scoring.matrix import (
     MAX_COMPARED,
     NEAR,
     near_duplicates,

@@ -21,9 +21,8 @@ from ragen2.rollout import Rollout
 from ragen2.runs.checkpoints import checkpoint_folder, checkpoint_step, list_checkpoints
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.alarms import AlarmState
 from ragen2.trainer.loop import train
-from ragen2.trainer.state import read_state
+from ragen2.trainer.state import AlarmState, read_state
 from ragen2.types import Update
 
 CELLS = re.compile(r"You \(\d+,\d+\) Goal \(\d+,\d+\)")

@@ -17,8 +17,7 @@ from ragen2.errors import EnvError
 from ragen2.filtering import Filter, KeepAll, Nonzero, Soft, TopKAbs, TopP, TrajectoryControl
 from ragen2.rollout import Rollout
 from ragen2.seeding import stream
-from ragen2.trainer.batch import joined, play_batch, training_tasks
-from ragen2.trainer.replay import OTHER_LUCK
+from ragen2.trainer.batch import OTHER_LUCK, joined, play_batch, training_tasks
 from ragen2.types import Selection
 
 

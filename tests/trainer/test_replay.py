@@ -15,7 +15,7 @@ from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.frozen_lake import Lake, LakeEpisode
 from ragen2.rollout import Rollout, Task, play
 from ragen2.seeding import stream
-from ragen2.trainer.replay import (
+from ragen2.trainer.batch import (
     EnvReplayer,
     play_expert,
     play_random,

@@ -14,7 +14,7 @@ from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
 from ragen2.errors import EnvError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.trainer.samples import (
+from ragen2.trainer.update import (
     contiguous_turns,
     conversation,
     flatten,

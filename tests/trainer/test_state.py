@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ragen2.diagnostics import Ema
 from ragen2.errors import RunError
 from ragen2.runs.checkpoints import STATE
-from ragen2.trainer.state import OfferedTasks, TrainerState, read_state, write_state
-from ragen2.trainer.stops import StopState
+from ragen2.trainer.state import OfferedTasks, StopState, TrainerState, read_state, write_state
 
 numbers = st.floats(0, 1e12)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ragen2.config import Stops
-from ragen2.trainer.stops import StopState, watch_stops
+from ragen2.trainer.state import StopState, watch_stops
 
 OFF = Stops(variance_steps=0, empty_steps=0, success_evaluations=0)
 

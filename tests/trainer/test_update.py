@@ -18,8 +18,7 @@ from ragen2.config import RunConfig
 from ragen2.filtering import KeepAll
 from ragen2.policy import CriticSettings
 from ragen2.rollout import Rollout
-from ragen2.trainer.samples import flatten, samples_of
-from ragen2.trainer.update import credited_samples, update
+from ragen2.trainer.update import credited_samples, flatten, samples_of, update
 from ragen2.types import FloatArray, Group, Sample, Selection, StopReason, Trajectory, Update
 
 ALGORITHMS = sorted(Algorithm.kinds())

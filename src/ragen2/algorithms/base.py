@@ -14,12 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from ragen2.algorithms.advantages import discounted_returns, overlong_penalty
-from ragen2.algorithms.losses import (
+from ragen2.algorithms.functions import (
     Aggregation,
     clipped_surrogate,
+    discounted_returns,
     is_clipped,
     kl_estimate,
+    overlong_penalty,
     token_weights,
 )
 from ragen2.component import Component

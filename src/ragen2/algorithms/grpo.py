@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ragen2.algorithms.advantages import group_advantages, leave_one_out_advantages
 from ragen2.algorithms.base import GroupAlgorithm
-from ragen2.algorithms.losses import Aggregation
+from ragen2.algorithms.functions import Aggregation, group_advantages, leave_one_out_advantages
 from ragen2.types import FloatArray
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ragen2.algorithms.advantages import bi_level_gae, gae, whiten
 from ragen2.algorithms.base import Algorithm, Credit, Outcome
+from ragen2.algorithms.functions import bi_level_gae, gae, whiten
 from ragen2.policy import CriticSettings
 from ragen2.types import FloatArray
 

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.algorithms.advantages import discounted_returns, whiten
 from ragen2.algorithms.base import Algorithm, Credit, Outcome
+from ragen2.algorithms.functions import discounted_returns, whiten
 from ragen2.types import FloatArray
 
 

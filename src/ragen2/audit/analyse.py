@@ -14,9 +14,9 @@ from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
+from ragen2.diagnostics.base import Attempts, Played
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
 from ragen2.diagnostics.judging.regime import explain_regime
-from ragen2.diagnostics.metrics.attempts import Attempts, Played
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.diagnostics.metrics.wording import words
 from ragen2.runs.record import AuditRecord, BlindPrompt, FoundFailure, Rows, StepRecord

@@ -118,7 +118,7 @@ def _scale(scale: str | None, grid: Grid) -> Scale | None:
 
 def _default_jobs(plan: Plan) -> int:
     from ragen2.experiments.grid import load_scale
-    from ragen2.rollout.pool import usable_cores
+    from ragen2.rollout.play import usable_cores
 
     many = plan.scale is not None and load_scale(plan.scale).side_by_side
     return usable_cores() if many else 1

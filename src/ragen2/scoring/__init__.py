@@ -1,7 +1,6 @@
 """Scoring: teacher-forced likelihoods; the only place that knows cross-scoring."""
 
-from ragen2.scoring.duplicates import near_duplicates, prompt_words
-from ragen2.scoring.matrix import cross_score
+from ragen2.scoring.matrix import cross_score, near_duplicates, prompt_words
 from ragen2.scoring.traces import Trace, first_turn_traces, trajectory_traces, turn_traces
 
 __all__ = [

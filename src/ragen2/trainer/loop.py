@@ -7,16 +7,15 @@ from pathlib import Path
 
 from ragen2.config import RunConfig
 from ragen2.policy import Learner, Policy
-from ragen2.rollout.image_support import require_vision
+from ragen2.rollout.play import require_vision
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import Sink
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.alarms import mark_checkpoint
 from ragen2.trainer.batch import play_rounds, select_rounds
 from ragen2.trainer.card import write_card
 from ragen2.trainer.evaluate import evaluate_run
 from ragen2.trainer.probe import probe_gradients
-from ragen2.trainer.state import TrainerState, write_state
+from ragen2.trainer.state import TrainerState, mark_checkpoint, write_state
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
 from ragen2.trainer.update import NO_TOKENS, update, update_metrics
 

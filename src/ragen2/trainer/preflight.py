@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ragen2.diagnostics import Evidence, Reward, Surface, Triage, Triaged, measure, regime
-from ragen2.diagnostics.metrics.attempts import attempts_of
+from ragen2.diagnostics.base import attempts_of
 from ragen2.diagnostics.metrics.reward import (
     DeadForecast,
     NoiseSplit,
@@ -25,13 +25,12 @@ from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter
 from ragen2.rollout import play
-from ragen2.rollout.image_support import require_vision
+from ragen2.rollout.play import require_vision
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
 from ragen2.trainer.advice import Advice, PreflightFindings, advise
-from ragen2.trainer.batch import training_tasks
-from ragen2.trainer.replay import EnvReplayer, replayed_returns
+from ragen2.trainer.batch import EnvReplayer, replayed_returns, training_tasks
 from ragen2.types import Completion, FloatArray, Group
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2.algorithms.losses import kl_estimate, token_weights
+from ragen2.algorithms.functions import kl_estimate, token_weights
 from ragen2.diagnostics.metrics.gradients import (
     BucketGradient,
     GradientReport,
@@ -28,11 +28,10 @@ from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.filtering import KeepAll
 from ragen2.policy import LossInputs, TokenLoss
 from ragen2.rollout import Task, play
-from ragen2.rollout.image_support import require_vision
+from ragen2.rollout.play import require_vision
 from ragen2.spread import spread
 from ragen2.trainer.batch import SEEDS_PER_RUN
-from ragen2.trainer.samples import samples_of
-from ragen2.trainer.update import credited_samples
+from ragen2.trainer.update import credited_samples, samples_of
 from ragen2.types import Sample
 
 if TYPE_CHECKING:

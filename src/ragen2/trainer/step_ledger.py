@@ -17,18 +17,22 @@ import numpy as np
 
 from ragen2.config import RunConfig, Stops, WarningSettings
 from ragen2.diagnostics import Diagnostic, Ema, Evidence, Measured, measure_all, regime
-from ragen2.diagnostics.base import Metrics
-from ragen2.diagnostics.metrics.attempts import Replayer
+from ragen2.diagnostics.base import Metrics, Replayer
 from ragen2.diagnostics.metrics.collapse import judged_scope
-from ragen2.diagnostics.metrics.filtering import coverage, filter_metrics
-from ragen2.diagnostics.metrics.reward import reward_spread
+from ragen2.diagnostics.metrics.reward import coverage, filter_metrics, reward_spread
 from ragen2.policy import Scorer
 from ragen2.runs.record import Sink, StepRecord
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.alarms import AlarmResponse, respond, track, warning_metrics
-from ragen2.trainer.replay import EnvReplayer
-from ragen2.trainer.state import OfferedTasks, TrainerState
-from ragen2.trainer.stops import watch_stops
+from ragen2.trainer.batch import EnvReplayer
+from ragen2.trainer.state import (
+    AlarmResponse,
+    OfferedTasks,
+    TrainerState,
+    respond,
+    track,
+    warning_metrics,
+    watch_stops,
+)
 from ragen2.types import Group, Prompt, Selection
 
 COVERAGE_STEPS = 20

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.diagnostics import Actions, Evidence, action_information
-from ragen2.diagnostics.metrics.actions import (
+from ragen2.diagnostics.metrics.surface import (
     actions_by_prompt,
     back_and_forth,
     no_effect,

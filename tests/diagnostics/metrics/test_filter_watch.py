@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.diagnostics.metrics.filtering import coverage, filter_metrics
+from ragen2.diagnostics.metrics.reward import coverage, filter_metrics
 from ragen2.filtering import Filter, KeepAll, TopP
 
 

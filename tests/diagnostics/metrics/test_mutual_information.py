@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ragen2.diagnostics import Ema, measure, next_ema
-from ragen2.diagnostics.statistics.trace_statistics import trace_statistics
+from ragen2.diagnostics.statistics.jackknife import trace_statistics
 from ragen2.types import ScoreMatrix
 
 # Worked example: per-token log-probs of four traces under two prompts.

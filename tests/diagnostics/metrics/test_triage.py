@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ragen2.diagnostics import Attempts, Contrasts, Evidence, Label, Played, Triage, triage
-from ragen2.diagnostics.metrics.attempts import attempts_of
+from ragen2.diagnostics.base import attempts_of
 from ragen2.types import Group, Prompt, StopReason, Trajectory
 
 LIVE = Attempts("E", (Played(0.0, False, ("a",)), Played(1.0, True, ("b",))))

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics.metrics.mutual_information import metrics_of
-from ragen2.diagnostics.statistics.jackknife import prompt_influence, statistics_without_each
-from ragen2.diagnostics.statistics.trace_statistics import trace_statistics
+from ragen2.diagnostics.statistics.jackknife import (
+    prompt_influence,
+    statistics_without_each,
+    trace_statistics,
+)
 from ragen2.types import ScoreMatrix
 from tabular_source import TabularSource
 

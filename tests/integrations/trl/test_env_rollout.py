@@ -17,7 +17,7 @@ from ragen2.errors import ConfigError
 from ragen2.integrations.trl import EnvRollout, SNRGRPOTrainer, SNRSettings, env_return
 from ragen2.rollout import Rollout
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.replay import EnvReplayer
+from ragen2.trainer.batch import EnvReplayer
 
 SEEDS = range(300_000, 300_004)
 

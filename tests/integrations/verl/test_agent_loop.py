@@ -10,7 +10,7 @@ from ragen2.backends.agent import open_policy
 from ragen2.config import load_run
 from ragen2.integrations.verl.agent_loop import play_row
 from ragen2.rollout import Task, play
-from ragen2.trainer.samples import conversation
+from ragen2.trainer.update import conversation
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import pytest
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.runs.record import StepRecord
-from ragen2.trainer.alarms import AlarmState
 from ragen2.trainer.jobs import logged_process as process_module
 from ragen2.trainer.jobs import run as jobs_module
 from ragen2.trainer.jobs.logged_process import LoggedProcess, end_all, is_locked, lock_log
@@ -28,7 +27,7 @@ from ragen2.trainer.jobs.run import (
     refuse_unfit,
     run_jobs,
 )
-from ragen2.trainer.state import TrainerState
+from ragen2.trainer.state import AlarmState, TrainerState
 
 TRAINEE = (sys.executable, str(Path(__file__).with_name("trainee.py")))
 PATIENCE = 60.0

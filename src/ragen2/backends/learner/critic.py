@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ragen2.algorithms.losses import token_weights, value_loss
+from ragen2.algorithms.functions import token_weights, value_loss
 from ragen2.backends.device import disk_errors
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
 from ragen2.backends.learner.forward import TrainingForward

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from ragen2.algorithms.losses import kl_estimate
+from ragen2.algorithms.functions import kl_estimate
 from ragen2.backends.device import compute_dtype, disk_errors, side_by_side
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism, whole_tensor
 from ragen2.backends.learner.critic import Critic

@@ -15,8 +15,8 @@ from itertools import product
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import measure, metrics_of
+from ragen2.diagnostics.statistics.jackknife import trace_statistics
 from ragen2.diagnostics.statistics.resampling import LEVEL
-from ragen2.diagnostics.statistics.trace_statistics import trace_statistics
 from ragen2.errors import ConfigError
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix

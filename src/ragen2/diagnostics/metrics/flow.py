@@ -25,7 +25,7 @@ from pydantic import Field
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
 from ragen2.diagnostics.judging.regime import SIGNIFICANT
-from ragen2.diagnostics.metrics.actions import action_information, actions_by_prompt, is_comparable
+from ragen2.diagnostics.metrics.surface import action_information, actions_by_prompt, is_comparable
 from ragen2.diagnostics.statistics.resampling import permutation_p_value, stratified_spread
 from ragen2.scoring.exchanges import ActionTrace, FlowScores, action_traces, owners, score_flow
 from ragen2.seeding import stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import p_values
-from ragen2.diagnostics.statistics.trace_statistics import credit, rivals, score_forms
+from ragen2.diagnostics.statistics.jackknife import credit, rivals, score_forms
 from ragen2.seeding import stream
 from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
 

@@ -21,7 +21,14 @@ from typing import Literal
 
 import numpy as np
 
-from ragen2.diagnostics.statistics.jackknife import Moments, prompt_influence
+from ragen2.diagnostics.statistics.jackknife import (
+    RECALL_AT,
+    TIE,
+    Moments,
+    prompt_influence,
+    score_forms,
+    trace_statistics,
+)
 from ragen2.diagnostics.statistics.resampling import (
     Interval,
     Spread,
@@ -31,12 +38,6 @@ from ragen2.diagnostics.statistics.resampling import (
     stratified_spread,
     student_quantile,
     wilson_interval,
-)
-from ragen2.diagnostics.statistics.trace_statistics import (
-    RECALL_AT,
-    TIE,
-    score_forms,
-    trace_statistics,
 )
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix

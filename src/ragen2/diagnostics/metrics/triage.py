@@ -14,8 +14,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
-from ragen2.diagnostics.metrics.attempts import Attempts, Contrasts, Played, attempts_of
+from ragen2.diagnostics.base import (
+    Attempts,
+    Contrasts,
+    Diagnostic,
+    Evidence,
+    Metrics,
+    Played,
+    attempts_of,
+)
 from ragen2.spread import spread
 from ragen2.types import FloatArray
 

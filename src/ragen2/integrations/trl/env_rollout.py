@@ -12,8 +12,8 @@ from ragen2.errors import ConfigError
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.image_support import refuse_images
-from ragen2.trainer.samples import conversation
+from ragen2.rollout.play import refuse_images
+from ragen2.trainer.update import conversation
 from ragen2.types import Trajectory
 
 TASK = "task"

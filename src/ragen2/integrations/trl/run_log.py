@@ -21,7 +21,7 @@ from ragen2.integrations.trl.settings import SNRSettings
 from ragen2.policy import Scorer
 from ragen2.runs.files import write_atomically
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.replay import EnvReplayer
+from ragen2.trainer.batch import EnvReplayer
 from ragen2.trainer.state import TrainerState
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
 from ragen2.types import Group, Selection

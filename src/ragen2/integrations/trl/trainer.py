@@ -39,8 +39,8 @@ from ragen2.integrations.trl.policy import at_rest, chat_tokenizer, policy_over
 from ragen2.integrations.trl.rows import Row, RowReader, messages_of, prompt_number, written_rewards
 from ragen2.integrations.trl.run_log import UPDATE_NAMES, RunLog, ScoredBatch
 from ragen2.integrations.trl.settings import NO_STOPS, SNRSettings, check_settings
+from ragen2.trainer.batch import EnvReplayer
 from ragen2.trainer.evaluate import evaluation_metrics
-from ragen2.trainer.replay import EnvReplayer
 from ragen2.types import FloatArray, Group
 
 logger = logging.getLogger(__name__)

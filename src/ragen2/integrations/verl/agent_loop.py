@@ -23,7 +23,7 @@ from ragen2.integrations.verl.tasks import EVALUATE, PROBE, run_at
 from ragen2.integrations.verl.translate import AGENT
 from ragen2.rollout import Task, play
 from ragen2.runs.trajectories import group_lines
-from ragen2.trainer.samples import conversation
+from ragen2.trainer.update import conversation
 from ragen2.types import Group
 
 EPISODE = "ragen2_episode"

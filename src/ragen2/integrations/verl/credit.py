@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from ragen2.algorithms import Credit, Outcome
-from ragen2.algorithms.losses import kl_estimate
+from ragen2.algorithms.functions import kl_estimate
 from ragen2.config import RunConfig
-from ragen2.trainer.samples import outcome
-from ragen2.trainer.update import loss_scale
+from ragen2.trainer.update import loss_scale, outcome
 from ragen2.types import FloatArray, Group, Selection, Trajectory
 
 

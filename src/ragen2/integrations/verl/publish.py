@@ -13,9 +13,8 @@ from ragen2.config import RunConfig
 from ragen2.integrations.verl.translate import verl_checkpoint
 from ragen2.runs.checkpoints import checkpoint_step, find_damage, list_checkpoints, save_checkpoint
 from ragen2.runs.files import write_atomically
-from ragen2.trainer.alarms import mark_checkpoint
 from ragen2.trainer.card import write_card
-from ragen2.trainer.state import write_state
+from ragen2.trainer.state import mark_checkpoint, write_state
 from ragen2.trainer.step_ledger import StepLedger
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}

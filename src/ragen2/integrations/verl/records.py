@@ -9,10 +9,9 @@ from ragen2.config import RunConfig
 from ragen2.policy import Scorer
 from ragen2.runs.checkpoints import checkpoint_folder
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.alarms import AlarmResponse
 from ragen2.trainer.batch import select_groups
 from ragen2.trainer.evaluate import evaluation_metrics, measure_probe
-from ragen2.trainer.state import read_state
+from ragen2.trainer.state import AlarmResponse, read_state
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
 from ragen2.trainer.update import update_metrics
 from ragen2.types import Group, Selection

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ragen2.diagnostics.metrics.attempts import Played, attempts_of
+from ragen2.diagnostics.base import Played, attempts_of
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.reports.data.episodes import cut, rollout_files
 from ragen2.reports.data.numbers import short, shorts, spread_over

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from ragen2.config import RunConfig, dump_config, load_run
 from ragen2.errors import ConfigError, RunError
-from ragen2.rollout.pool import usable_cores
+from ragen2.rollout.play import usable_cores
 from ragen2.runs.checkpoints import list_checkpoints
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
