@@ -17,7 +17,7 @@ from ragen2.integrations.datasets import groups_from_rows, prompt_rows, trajecto
 from ragen2.integrations.verl.refusals import refuse_untranslatable
 from ragen2.policy import IdsOnly
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.play import refuse_blind, refuse_images
+from ragen2.rollout.context import refuse_blind, refuse_images
 
 ENV = make("FrozenLake", observation="image")
 

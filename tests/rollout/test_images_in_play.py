@@ -7,8 +7,7 @@ from ragen2.backends.scripted import IMAGE, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import turn_message, with_images_of
-from ragen2.rollout.play import require_vision
+from ragen2.rollout.context import require_vision, turn_message, with_images_of
 from ragen2.trainer.update import contiguous_turns, samples_of
 from ragen2.types import Image, Message
 

@@ -17,6 +17,18 @@ from ragen2.types import FloatArray, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+Aggregation = Literal[
+    "token_mean",
+    "token_sum",
+    "seq_mean_token_mean",
+    "seq_mean_token_sum",
+    "seq_mean_token_sum_norm",
+]
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped here before ``exp``, as in verl: a token cannot overflow the loss."""
+MAX_K3 = 10.0
+"""Clamp of one token's k3, as in verl."""
+
 
 def group_advantages(rewards_G: FloatArray, *, scale_by_std: bool, eps: float = 1e-6) -> FloatArray:
     """GRPO (Shao et al. 2024): rewards minus the group's mean, over its sample standard deviation if asked.
@@ -118,19 +130,6 @@ def overlong_penalty(length: int, limit: int, buffer: int) -> float:
     if buffer <= 0:
         return 0.0
     return -min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
-
-
-Aggregation = Literal[
-    "token_mean",
-    "token_sum",
-    "seq_mean_token_mean",
-    "seq_mean_token_sum",
-    "seq_mean_token_sum_norm",
-]
-MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped here before ``exp``, as in verl: a token cannot overflow the loss."""
-MAX_K3 = 10.0
-"""Clamp of one token's k3, as in verl."""
 
 
 def clipped_surrogate(

@@ -228,7 +228,7 @@ def _train_one(
 ) -> None:
     """Train a new run, here or in processes of its own; mistakes are found before any of them starts."""
     from ragen2.config import dump_config
-    from ragen2.rollout.play import require_vision
+    from ragen2.rollout.context import require_vision
     from ragen2.runs.store import RunDirectory
 
     starts_others = _starts_others(processes, rank)

@@ -15,8 +15,7 @@ from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import DependencyError, EnvError, RunError
 from ragen2.rollout import Rollout, Task
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.play import refuse_images
+from ragen2.rollout.context import refuse_images, system_message, turn_message
 from ragen2.runs.trajectories import ImageStore, group_lines, groups_of
 from ragen2.types import Group, Image
 

@@ -14,7 +14,7 @@ from ragen2.envs import Env, Episode
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import EnvError
 from ragen2.integrations.versions import require_tested
-from ragen2.rollout.play import refuse_images
+from ragen2.rollout.context import refuse_images
 
 require_tested("openenv")
 

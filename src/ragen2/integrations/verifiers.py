@@ -22,8 +22,7 @@ from ragen2.errors import EnvError
 from ragen2.integrations.versions import require_tested
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.play import refuse_images
+from ragen2.rollout.context import refuse_images, system_message, turn_message
 from ragen2.types import Completion, Finish, Trajectory, Turn
 
 require_tested("verifiers")

@@ -17,15 +17,15 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step
-from ragen2.errors import ConfigError, ModelError
-from ragen2.policy import IdsOnly, Sampler, TextSampler
+from ragen2.envs.base import Env, Episode, Step
+from ragen2.policy import Sampler, TextSampler
 from ragen2.rollout.context import (
     Key,
     ModelInput,
     SamplerAdapter,
     adapter_for,
     first_visible_turn,
+    refuse_blind,
     shown_image,
     system_message,
     turn_message,
@@ -47,102 +47,7 @@ from ragen2.types import (
 
 SERVER_WORKERS = 32
 """Requests that a server gets at once, unless `rollout.env_workers` says otherwise."""
-
 Result = TypeVar("Result")
-
-
-def usable_cores() -> int:
-    """Cores that this process may load: ``OMP_NUM_THREADS`` where that is set, else all it may run on."""
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def num_workers(env: Env, asked: int) -> int:
-    """Threads to step ``env`` in, ``asked`` of them unless that is 0; none for a quick environment.
-
-    No more than there are cores where a step is work: time limits of programs count on that.
-    """
-    if env.waits_for == "nothing":
-        return 0
-    return asked or (usable_cores() if env.waits_for == "cores" else SERVER_WORKERS)
-
-
-class Pool:
-    """Does pieces of work in ``workers`` threads, or at once in this one when there are none."""
-
-    def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers, "env") if workers else None
-
-    def begin(self, pieces: Sequence[Callable[[], Result]]) -> Callable[[], list[Result]]:
-        """Start all pieces; the value returned waits for their results and gives them in order."""
-        if self._threads is None:
-            done = [piece() for piece in pieces]
-            return lambda: done
-        futures = [self._threads.submit(piece) for piece in pieces]
-        return lambda: [future.result() for future in futures]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._threads is not None:
-            # After an error, such as an interrupt, steps still under way are not waited for.
-            self._threads.shutdown(wait=error is None, cancel_futures=True)
-
-
-def refuse_blind(env: Env, sampler: Sampler | TextSampler) -> None:
-    """Raise where images are shown to a model that cannot read them, or through one that drops them."""
-    if not env.shows_images:
-        return
-    if isinstance(sampler, TextSampler):
-        reason, cure = "this server is sent text alone", "let a model of this machine play"
-    elif isinstance(sampler, IdsOnly):
-        reason, cure = f"{sampler.ids_only} is sent token ids alone", "let the model itself play"
-    else:
-        reason = sampler.tokenizer.blind_because
-        cure = "choose a vision-language model such as ragen2-tiny-vl"
-    if reason:
-        raise ModelError(
-            f"{env.kind} shows images, but {reason}; {cure}, or take an env.observation without images"
-        )
-
-
-def refuse_images(env: Env, holder: str) -> None:
-    """Raise where an environment shows images to ``holder``, which would drop them."""
-    if env.shows_images:
-        raise ConfigError(
-            f"{env.kind} shows images, and {holder} holds text only; use ragen2 train, or an "
-            "observation without images"
-        )
-
-
-def require_vision(env: Env, sampler: Sampler | TextSampler, rollout: Rollout) -> None:
-    """Raise also where the image of a first turn leaves no room for a reply."""
-    refuse_blind(env, sampler)
-    if not env.shows_images or isinstance(sampler, TextSampler):
-        return
-    episode = env.start(HELD_OUT_SEEDS, 0)
-    image = shown_image(episode)
-    user = turn_message(episode.observation, actions_left=env.max_actions, problem="", image=image)
-    system = system_message(env, rollout.form)
-    prefill = sampler.tokenizer.encode(rollout.form.prefill)
-    length = len(sampler.tokenizer.start([system, user])) + len(prefill)
-    if image is not None and length + rollout.max_tokens > sampler.max_context:
-        height, width = image.size
-        raise ModelError(
-            f"a first prompt with an image of {width} x {height} pixels is {length} tokens; with "
-            f"rollout.max_tokens {rollout.max_tokens} that is more than the {sampler.max_context} this "
-            "model reads; show smaller images (env.cell_px) or choose another model"
-        )
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -357,3 +262,49 @@ class _Play:
     def _user_message(self, observation: str, image: Image | None, problem: str) -> Message:
         left = self.env.max_actions - self.actions_taken
         return turn_message(observation, actions_left=left, problem=problem, image=image)
+
+
+def usable_cores() -> int:
+    """Cores that this process may load: ``OMP_NUM_THREADS`` where that is set, else all it may run on."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_workers(env: Env, asked: int) -> int:
+    """Threads to step ``env`` in, ``asked`` of them unless that is 0; none for a quick environment.
+
+    No more than there are cores where a step is work: time limits of programs count on that.
+    """
+    if env.waits_for == "nothing":
+        return 0
+    return asked or (usable_cores() if env.waits_for == "cores" else SERVER_WORKERS)
+
+
+class Pool:
+    """Does pieces of work in ``workers`` threads, or at once in this one when there are none."""
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers, "env") if workers else None
+
+    def begin(self, pieces: Sequence[Callable[[], Result]]) -> Callable[[], list[Result]]:
+        """Start all pieces; the value returned waits for their results and gives them in order."""
+        if self._threads is None:
+            done = [piece() for piece in pieces]
+            return lambda: done
+        futures = [self._threads.submit(piece) for piece in pieces]
+        return lambda: [future.result() for future in futures]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._threads is not None:
+            # After an error, such as an interrupt, steps still under way are not waited for.
+            self._threads.shutdown(wait=error is None, cancel_futures=True)

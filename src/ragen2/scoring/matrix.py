@@ -15,6 +15,13 @@ from ragen2.scoring.traces import Trace, first_of_prompts
 from ragen2.seeding import stream
 from ragen2.types import BoolArray, FloatArray, Image, IntArray, ScoreMatrix, context_key
 
+NEAR = 0.9
+"""Edit similarity from which two prompts count as near-duplicates."""
+MAX_COMPARED = 256
+"""Tokens compared of each prompt, after what all share; bounds the cost of long histories."""
+PATCH = 14
+"""Pixels of a patch's side."""
+
 
 def cross_score(
     traces: Sequence[Trace],
@@ -119,14 +126,6 @@ def _score(
             place_NP[row, column] = place
     sums = np.array([values.sum() for values in scorer.score(pairs, temperature)])
     return np.where(scored_NP, sums[place_NP], np.nan)
-
-
-NEAR = 0.9
-"""Edit similarity from which two prompts count as near-duplicates."""
-MAX_COMPARED = 256
-"""Tokens compared of each prompt, after what all share; bounds the cost of long histories."""
-PATCH = 14
-"""Pixels of a patch's side."""
 
 
 def near_duplicates(prompts: Sequence[IntArray]) -> list[tuple[int, int, float]]:

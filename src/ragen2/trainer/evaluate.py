@@ -28,7 +28,7 @@ from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import Policy, Sampler, Scorer, TextSampler
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.play import require_vision
+from ragen2.rollout.context import require_vision
 from ragen2.scoring import first_turn_traces
 from ragen2.seeding import stream
 from ragen2.types import Group

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ragen2.config import RunConfig
 from ragen2.policy import Learner, Policy
-from ragen2.rollout.play import require_vision
+from ragen2.rollout.context import require_vision
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import Sink
 from ragen2.runs.store import RunDirectory

@@ -25,7 +25,7 @@ from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter
 from ragen2.rollout import play
-from ragen2.rollout.play import require_vision
+from ragen2.rollout.context import require_vision
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread

@@ -28,7 +28,7 @@ from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.filtering import KeepAll
 from ragen2.policy import LossInputs, TokenLoss
 from ragen2.rollout import Task, play
-from ragen2.rollout.play import require_vision
+from ragen2.rollout.context import require_vision
 from ragen2.spread import spread
 from ragen2.trainer.batch import SEEDS_PER_RUN
 from ragen2.trainer.update import credited_samples, samples_of

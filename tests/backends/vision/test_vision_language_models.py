@@ -28,7 +28,7 @@ from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.play import refuse_blind
+from ragen2.rollout.context import refuse_blind
 from ragen2.trainer.update import flatten, samples_of
 from ragen2.trainer.warmstart import Supervised
 from ragen2.types import Image, Message, Sample

@@ -25,55 +25,12 @@ from ragen2.scoring.traces import (
 from ragen2.seeding import stream
 from ragen2.types import Group, ScoreMatrix, Trajectory
 
-
-def row_sources(
-    traces: Sequence[Trace], groups: Sequence[Group], *, is_saved: bool = True
-) -> list[RowSource]:
-    """One source per trace, for traces drawn from ``groups``.
-
-    ``is_saved``: whether these groups are what the step's rollout file holds, so that its lines count.
-    """
-    firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
-    found = []
-    for trace in traces:
-        place = trace.place
-        if place is None:
-            raise ValueError("a trace without a place has no text; take traces of groups")
-        trajectory = groups[place.group].trajectories[place.member]
-        turn = trajectory.turns[place.turn - 1]
-        task = f"seed {trajectory.prompt.seed}"
-        play = f"{task}, play {trajectory.luck}"
-        later = f"{play}, turn {place.turn}"
-        found.append(
-            RowSource(
-                text=turn.reply.reasoning,
-                label=play if place.turn == 1 else later,
-                prompt=_shown(trajectory, place.turn),
-                prompt_label=task if place.turn == 1 else later,
-                action=" || ".join(turn.reply.actions),
-                turn=place.turn,
-                line=firsts[place.group] + place.member if is_saved else None,
-                image=trace.images[-1].digest if trace.images else "",
-            )
-        )
-    return found
-
-
-def _shown(trajectory: Trajectory, turn: int) -> str:
-    """What the environment showed last before ``turn`` (from 1)."""
-    if turn > 1:
-        return trajectory.turns[turn - 2].observation
-    messages = trajectory.prompt.messages
-    return messages[-1].content if messages else ""
-
-
 FIRST_TURN = "first_turn"
 PROBE = "probe"
 PREFIX = f"collapse/{FIRST_TURN}/"
 MEASURED = re.compile(r"collapse/(first_turn|turn_\d+|trajectory|probe)/retrieval_accuracy")
 FEWEST_TRACES = 8
 """Traces a turn position needs to be measured; below, its numbers would be noise."""
-
 Scope = Literal["first_turn", "turns", "trajectory"]
 
 
@@ -180,18 +137,6 @@ class Collapse(Diagnostic):
         return until_tokens(few, self.max_tokens)
 
 
-def _with_texts(
-    scope: ScopeTraces, scores: ScoreMatrix, groups: Sequence[Group]
-) -> list[ScopeScores]:
-    """The matrix as it is recorded; none for traces that were not drawn from groups, which have no text."""
-    if any(trace.place is None for trace in scope.traces):
-        return []
-    # Replies to the probe set are played aside; they are in no rollout file.
-    texts = row_sources(scope.traces, groups, is_saved=scope.name != PROBE)
-    images = [trace.images[-1] for trace in scope.traces if trace.images]
-    return [ScopeScores.of(scope.name, scores, texts, images)]
-
-
 def measured_scopes(names: Iterable[str]) -> list[str]:
     """Scopes that metrics of these names are about, the first turn first, turns in order."""
     found = {match[1] for name in names if (match := MEASURED.fullmatch(name))}
@@ -215,12 +160,6 @@ def main_scope(names: Iterable[str]) -> str:
     return next((scope for scope in preferred if scope in scopes), FIRST_TURN)
 
 
-def _longest(evidence: Evidence) -> int:
-    """Turns of the longest trajectory."""
-    trajectories = [one for group in evidence.groups for one in group.trajectories]
-    return max((len(one.turns) for one in trajectories), default=0)
-
-
 def check_scope(name: str, traces: list[Trace], *, fewest: int = 2) -> ScopeTraces:
     """The scope, with the reason if it cannot be measured: too few traces, or all of one prompt."""
     prompts = len(first_of_prompts(traces))
@@ -230,3 +169,62 @@ def check_scope(name: str, traces: list[Trace], *, fewest: int = 2) -> ScopeTrac
     elif prompts < 2:
         problem = f"{prompts} distinct prompt among {len(traces)} reasoning traces, 2 are needed"
     return ScopeTraces(name, traces, problem)
+
+
+def row_sources(
+    traces: Sequence[Trace], groups: Sequence[Group], *, is_saved: bool = True
+) -> list[RowSource]:
+    """One source per trace, for traces drawn from ``groups``.
+
+    ``is_saved``: whether these groups are what the step's rollout file holds, so that its lines count.
+    """
+    firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
+    found = []
+    for trace in traces:
+        place = trace.place
+        if place is None:
+            raise ValueError("a trace without a place has no text; take traces of groups")
+        trajectory = groups[place.group].trajectories[place.member]
+        turn = trajectory.turns[place.turn - 1]
+        task = f"seed {trajectory.prompt.seed}"
+        play = f"{task}, play {trajectory.luck}"
+        later = f"{play}, turn {place.turn}"
+        found.append(
+            RowSource(
+                text=turn.reply.reasoning,
+                label=play if place.turn == 1 else later,
+                prompt=_shown(trajectory, place.turn),
+                prompt_label=task if place.turn == 1 else later,
+                action=" || ".join(turn.reply.actions),
+                turn=place.turn,
+                line=firsts[place.group] + place.member if is_saved else None,
+                image=trace.images[-1].digest if trace.images else "",
+            )
+        )
+    return found
+
+
+def _shown(trajectory: Trajectory, turn: int) -> str:
+    """What the environment showed last before ``turn`` (from 1)."""
+    if turn > 1:
+        return trajectory.turns[turn - 2].observation
+    messages = trajectory.prompt.messages
+    return messages[-1].content if messages else ""
+
+
+def _with_texts(
+    scope: ScopeTraces, scores: ScoreMatrix, groups: Sequence[Group]
+) -> list[ScopeScores]:
+    """The matrix as it is recorded; none for traces that were not drawn from groups, which have no text."""
+    if any(trace.place is None for trace in scope.traces):
+        return []
+    # Replies to the probe set are played aside; they are in no rollout file.
+    texts = row_sources(scope.traces, groups, is_saved=scope.name != PROBE)
+    images = [trace.images[-1] for trace in scope.traces if trace.images]
+    return [ScopeScores.of(scope.name, scores, texts, images)]
+
+
+def _longest(evidence: Evidence) -> int:
+    """Turns of the longest trajectory."""
+    trajectories = [one for group in evidence.groups for one in group.trajectories]
+    return max((len(one.turns) for one in trajectories), default=0)

@@ -15,6 +15,9 @@ from ragen2.diagnostics.statistics.resampling import permutation_p_value
 from ragen2.seeding import stream
 from ragen2.types import Finish, FloatArray, Group, IntArray, StopReason, Trajectory, context_key
 
+Symbols = Sequence[Hashable]
+"""A trajectory as a sequence of turns that can be told apart."""
+
 
 class Surface(Diagnostic):
     """Success rate and the outward form of replies."""
@@ -51,10 +54,6 @@ def surface(groups: Sequence[Group]) -> Metrics:
             "distinct_reasoning_ratio": len(set(first)) / len(first),
         }
     return metrics
-
-
-Symbols = Sequence[Hashable]
-"""A trajectory as a sequence of turns that can be told apart."""
 
 
 @dataclass(frozen=True, slots=True)

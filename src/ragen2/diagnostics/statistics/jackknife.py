@@ -12,6 +12,8 @@ from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
 RECALL_AT = (2, 4, 8)
 TIE = 1e-9
 """Scores closer than this are tied."""
+Moments = dict[str, FloatArray]
+"""Mean of each trace statistic, and ``marginal_std``, over some weightings of a batch."""
 
 
 def trace_statistics(matrix: ScoreMatrix) -> dict[str, FloatArray]:
@@ -104,10 +106,6 @@ def _log_sum_exp(values_NP: FloatArray) -> FloatArray:
     top_N = np.maximum(values_NP.max(1), np.finfo(np.float64).min)
     with np.errstate(divide="ignore"):
         return np.asarray(top_N + np.log(np.exp(values_NP - top_N[:, None]).sum(1)))
-
-
-Moments = dict[str, FloatArray]
-"""Mean of each trace statistic, and ``marginal_std``, over some weightings of a batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

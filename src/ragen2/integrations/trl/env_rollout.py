@@ -11,8 +11,7 @@ from ragen2.envs.base import Env
 from ragen2.errors import ConfigError
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.play import refuse_images
+from ragen2.rollout.context import refuse_images, system_message, turn_message
 from ragen2.trainer.update import conversation
 from ragen2.types import Trajectory
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen2.envs.base import Env, Episode
 from ragen2.errors import ConfigError
-from ragen2.rollout.play import refuse_images
+from ragen2.rollout.context import refuse_images
 
 OVER = "The episode is over."
 _LUCKS = 2**20
