@@ -26,6 +26,7 @@ from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import EnvReplayer
 from ragen2.trainer.state import (
     AlarmResponse,
+    AlarmState,
     OfferedTasks,
     TrainerState,
     respond,
@@ -85,6 +86,7 @@ class _OpenStep:
     no_success: str = ""
     measured: Measured = field(default_factory=Measured)
     judged: dict[str, float] = field(default_factory=dict)
+    watch: AlarmState | None = None
     groups: list[Group] = field(default_factory=list)
     selection: Selection | None = None
     rounds: int | None = None
@@ -151,8 +153,8 @@ class StepLedger:
         scope = f"collapse/{judged_scope(ours.diagnostics)}/"
         found = opened.measured.items()
         opened.judged = {n.removeprefix(scope): v for n, v in found if n.startswith(scope)}
-        watch = track(ours.warning, self.state.watch, opened.judged)
-        self.add(warning_metrics(ours.warning, watch, measured=bool(opened.judged)))
+        opened.watch = track(ours.warning, self.state.watch, opened.judged)
+        self.add(warning_metrics(ours.warning, opened.watch, measured=bool(opened.judged)))
 
     def filtered(
         self, groups: Sequence[Group], selection: Selection, rounds: int | None = None
@@ -263,7 +265,7 @@ class StepLedger:
             step=opened.step,
             ema=next_emas(before.ema, metrics),
             regime=regime(judged, before.watch.baseline).value if judged else before.regime,
-            watch=track(ours.warning, before.watch, judged),
+            watch=opened.watch or before.watch,
             stops=stops,
             stopped=stopped,
             recent=self._recent(),
