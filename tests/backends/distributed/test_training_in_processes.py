@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,10 @@ def test_a_job_ends_with_a_launcher_that_is_killed(
     job.kill()
     _, told = job.communicate(timeout=60)  # until nobody has its end of the pipe any more
     assert told == "ragen2: the program that started this job is gone, so it ends\n"
+    # A process closes its pipe a moment before it is gone.
+    ended = time.monotonic() + 60
+    while any(map(is_running, processes)) and time.monotonic() < ended:
+        time.sleep(0.01)
     assert not any(map(is_running, processes))
     assert len(records(tmp_path / "run")) < len(records(together))
     done = run_program(tmp_path, "train", "--resume", "run", "--processes", "2")
