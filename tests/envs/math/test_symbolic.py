@@ -1,6 +1,9 @@
 """Answers compared by math-verify: what is the same mathematics, and what must not stop a run."""
 
 import os
+import resource
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -89,17 +92,68 @@ def test_it_answers_in_any_thread():
 
 
 @needs_math_verify
-def test_a_forked_child_asks_a_process_of_its_own():
+@pytest.mark.parametrize("question", [b"", None], ids=["while it starts", "while it compares"])
+def test_an_interrupted_question_leaves_no_answer_to_the_next_one(monkeypatch, question):
+    exchange = symbolic._exchange
+
+    def interrupted(process, sent, seconds):
+        if question is None and not sent:
+            return exchange(process, sent, seconds)
+        process.stdin.write(sent)
+        process.stdin.flush()
+        raise KeyboardInterrupt
+
+    process = symbolic._VerifyProcess()
+    monkeypatch.setattr(symbolic, "_exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.ask("2\\sqrt{2}", "\\sqrt{8}")
+    monkeypatch.undo()
+    assert not process.ask("\\sqrt{3}", "\\sqrt{8}")
+    assert process.ask("2\\sqrt{2}", "\\sqrt{8}")
+    process._end()
+
+
+@needs_math_verify
+def test_an_interrupt_from_the_terminal_does_not_reach_the_process():
     process = symbolic._VerifyProcess()
     assert process.ask("2\\sqrt{2}", "\\sqrt{8}")
-    parents = process._process
-    process._owner = os.getpid() + 1  # as a forked child finds it
-    assert process.ask("2\\sqrt{2}", "\\sqrt{8}")
-    assert process._process is not parents
-    assert parents.poll() is None
+    assert os.getpgid(process._process.pid) != os.getpgid(0)
     process._end()
-    parents.kill()
-    parents.communicate()
+
+
+@needs_math_verify
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_asks_a_process_of_its_own_and_waits_for_no_thread_of_its_parent():
+    code = (
+        "import os\n"
+        "from ragen2.envs.math import answers\n"
+        "assert answers.same_mathematics('2^{2/2}', '2^{1}')\n"
+        "answers._PROCESS._lock.acquire()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if answers.same_mathematics('3^{2/2}', '3^{1}') else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "answers._PROCESS._lock.release()\n"
+        "assert answers.same_mathematics('5^{2/2}', '5^{1}')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@needs_math_verify
+def test_a_tighter_limit_on_memory_is_kept():
+    code = (
+        "from ragen2.envs.math.answers import same_mathematics\n"
+        "assert same_mathematics('3^{2/2}', '3^{1}')\n"
+    )
+    limit = symbolic.MEMORY_BYTES * 3 // 4
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @needs_math_verify

@@ -282,22 +282,27 @@ class _VerifyProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
 
     def ask(self, answer: str, right: str) -> bool:
         """What math-verify says; False where it does not answer in time."""
         with self._lock:
-            process = self._running()
-            question = json.dumps([answer, right]).encode() + b"\n"
-            reply = _exchange(process, question, ANSWER_SECONDS)
-            if not reply:
-                self._end()
+            reply = b""
+            try:
+                question = json.dumps([answer, right]).encode() + b"\n"
+                reply = _exchange(self._running(), question, ANSWER_SECONDS)
+            finally:
+                # Too late, or interrupted: its answer would be read as that of the next question.
+                if not reply:
+                    self._end()
             return reply == b"true\n"
 
+    def forget(self) -> None:
+        """In a forked child: the process, and whoever asks it just now, are the parent's."""
+        self._lock = threading.Lock()
+        self._process = None
+
     def _running(self) -> subprocess.Popen[bytes]:
-        # A forked child must not write into the pipe of its parent.
-        is_ours = self._owner == os.getpid()
-        if self._process is not None and is_ours and self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             return self._process
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own call
             [sys.executable, "-c", f"from {__name__} import main; main()"],
@@ -305,17 +310,16 @@ class _VerifyProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # an interrupt from the terminal is for us alone
         )
-        self._owner = os.getpid()
         if _exchange(self._process, b"", START_SECONDS) != b"ready\n":
-            self._end()
             raise EnvError(
                 "math-verify does not start; try python -c 'import math_verify' in a shell"
             )
         return self._process
 
     def _end(self) -> None:
-        if self._process is not None and self._owner == os.getpid():
+        if self._process is not None:
             self._process.kill()
             self._process.communicate()
         self._process = None
@@ -335,7 +339,9 @@ def main() -> None:
     """Answer questions until there are no more; called in the other process."""
     import resource  # not on every system, and of use in the other process only
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[1]
+    memory = MEMORY_BYTES if allowed == resource.RLIM_INFINITY else min(MEMORY_BYTES, allowed)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, allowed))
     logging.disable()
     from math_verify import parse, verify
 
@@ -352,3 +358,5 @@ def main() -> None:
 
 _PROCESS = _VerifyProcess()
 atexit.register(_PROCESS._end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PROCESS.forget)
