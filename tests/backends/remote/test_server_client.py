@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import os
 import threading
 import time
 
@@ -220,10 +221,51 @@ def test_a_key_that_cannot_be_sent_is_not_shown(monkeypatch):
         plain_client("http://x", api_key_env="SOME_KEY")
 
 
-def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "gopher://x")
+@pytest.fixture
+def no_proxies(monkeypatch):
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("proxy", ["socks5://x:1", "gopher://x", "x:port"])
+def test_a_proxy_that_cannot_be_used_is_one_line_which_no_proxy_cures(monkeypatch, proxy):
+    monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(ConfigError, match=r"^the proxy of this machine cannot be used: .*NO_PROXY"):
-        plain_client("http://x")
+        plain_client("http://here:8000")
+    monkeypatch.setenv("NO_PROXY", "here")
+    plain_client("http://here:8000")
+    plain_client("https://there")  # for which HTTP_PROXY says nothing
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("others", ["[::1]", "::1/128", "fe80::/10,192.168.0.0/16"])
+def test_addresses_of_other_machines_in_no_proxy_are_no_trouble(monkeypatch, others):
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", others)
+    plain_client("http://here:8000")
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_requests_go_through_the_proxy_unless_the_server_is_in_no_proxy(monkeypatch):
+    behaviour = Behaviour(tokenizer=None)
+    with serving(behaviour) as url:
+        monkeypatch.setenv("http_proxy", url.removeprefix("http://"))
+        with plain_client("http://nowhere.invalid") as client:
+            client.post("v1/chat/completions", {"messages": [], "seed": 1}, dict)
+        assert len(behaviour.seen) == 1, "the proxy, here the server itself, was asked"
+        monkeypatch.setenv("no_proxy", "nowhere.invalid")
+        with (
+            plain_client("http://nowhere.invalid") as client,
+            pytest.raises(ModelError, match="cannot be reached"),
+        ):
+            client.post("v1/chat/completions", {"messages": [], "seed": 1}, dict)
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it():
+    with pytest.raises(ConfigError, match=r"holds a name or a password.*OPENAI_API_KEY") as told:
+        plain_client("https://user:secret@x/v1")
+    assert "secret" not in str(told.value)
 
 
 def test_a_question_that_is_refused_is_one_line():

@@ -11,6 +11,7 @@ import os
 import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -209,12 +210,7 @@ class ServerClient:
 
 
 def _open_http(root: str, settings: ServerSettings) -> httpx.Client:
-    try:
-        has_host = bool(httpx.URL(root).host)
-    except httpx.InvalidURL:
-        has_host = False
-    if not has_host or not root.startswith(("http://", "https://")):
-        raise ConfigError(f"{root} is no address of a server; it starts with http:// or https://")
+    address = _address(root, settings)
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get(settings.api_key_env, "").strip():
         if not (key.isascii() and key.isprintable()):  # said without the key, which is a secret
@@ -230,11 +226,41 @@ def _open_http(root: str, settings: ServerSettings) -> httpx.Client:
             limits=httpx.Limits(max_connections=many, max_keepalive_connections=many),
             follow_redirects=True,
             verify=_certificates(),
+            proxy=_proxy(address),
+            trust_env=False,  # proxies and certificates are those above
         )
-    except (ImportError, ValueError) as error:  # of a proxy that the environment names
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ConfigError(
             f"the proxy of this machine cannot be used: {error}; unset it, or add the server to NO_PROXY"
         ) from error
+
+
+def _address(root: str, settings: ServerSettings) -> httpx.URL:
+    try:
+        address = httpx.URL(root)
+        is_address = root.startswith(("http://", "https://")) and bool(address.host)
+    except httpx.InvalidURL:
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{root} is no address of a server; it starts with http:// or https://")
+    if address.userinfo:  # messages and records name the address
+        raise ConfigError(
+            f"the address of the server at {address.host} holds a name or a password, which would be "
+            f"shown; leave it out, and put a key into the variable {settings.api_key_env}"
+        )
+    return address
+
+
+def _proxy(address: httpx.URL) -> str | None:
+    """The proxy that this machine has for an address.
+
+    Read by the standard library, which knows more forms of NO_PROXY: httpx fails over "[::1]" and "::1/128",
+    and over a proxy that it cannot use even where NO_PROXY names the server.
+    """
+    found = urllib.request.getproxies().get(address.scheme)
+    if not found or urllib.request.proxy_bypass(address.netloc.decode()):
+        return None
+    return found if "://" in found else f"http://{found}"
 
 
 @functools.cache
