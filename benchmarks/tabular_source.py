@@ -129,6 +129,11 @@ class TabularSource:
             np.repeat(np.arange(len(columns)), traces_per_prompt),
         )
 
+    def draw(self, prompt: int, rng: np.random.Generator) -> int:
+        """One trace of a prompt."""
+        place = np.searchsorted(self._cumulative_PS[prompt], rng.random(), side="right")
+        return min(int(place), len(self.length_S) - 1)
+
     def every_trace(self) -> tuple[ScoreMatrix, FloatArray]:
         """Each trace once for each prompt that gives it, and its probability: an endless batch."""
         owner_N, trace_N = np.nonzero(self.probability_SP.T)

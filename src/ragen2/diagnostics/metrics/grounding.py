@@ -75,6 +75,14 @@ def counts_of_ranks(better_N: IntArray, tied_N: IntArray, prompts: int) -> RankC
     return RankCounts(prompts, edges, tuple(np.diff(within, prepend=0.0).tolist()))
 
 
+def rank_counts(matrix: ScoreMatrix) -> RankCounts:
+    """Those of a batch of at least two prompts."""
+    counts = _ranks(matrix)[2]
+    if counts is None:
+        raise ValueError("the traces were scored under one prompt; ranks need two at least")
+    return counts
+
+
 def recorded_counts(metrics: Mapping[str, float]) -> RankCounts | None:
     """Those behind recorded metrics (names without prefix); None where nothing was compared.
 
@@ -109,7 +117,7 @@ def detectable_share(batches: Iterable[RankCounts]) -> float:
         RankCounts(one.prompts, one.edges, tuple((_null(one) * one.traces).tolist()))
         for one in _pooled(batches)
     )
-    return _high_of(uniform)
+    return grounded_share(uniform).high
 
 
 def traces_to_detect(batches: Sequence[RankCounts], share: float) -> float:
@@ -196,6 +204,7 @@ def _pooled(batches: Iterable[RankCounts]) -> tuple[RankCounts, ...]:
     return tuple(RankCounts(*key, tuple(found.tolist())) for key, found in totals.items())
 
 
+@lru_cache(maxsize=256)
 def _fit(batches: tuple[RankCounts, ...]) -> tuple[FloatArray, FloatArray]:
     """Log-likelihood of each share at its best weights of the strengths, and these weights."""
     data = [
@@ -221,11 +230,6 @@ def _fit(batches: tuple[RankCounts, ...]) -> tuple[FloatArray, FloatArray]:
 def _null(batch: RankCounts) -> FloatArray:
     """Chance of each bin for a trace that ignores its prompt."""
     return np.diff(batch.edges, prepend=0) / batch.prompts
-
-
-@lru_cache(maxsize=256)
-def _high_of(batches: tuple[RankCounts, ...]) -> float:
-    return grounded_share(batches).high
 
 
 @lru_cache(maxsize=256)
