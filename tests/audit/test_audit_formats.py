@@ -23,8 +23,8 @@ from logged_rollouts import (
     write_parquet,
 )
 from ragen2.audit import PolicyLikelihood, SampleLimits, WordLikelihood, parse_columns
+from ragen2.audit.files import read_rows
 from ragen2.audit.likelihoods import Likelihood
-from ragen2.audit.log import read_rows
 from ragen2.audit.readers import READERS, detect
 from ragen2.errors import ConfigError
 from ragen2.runs.record import AuditRecord
@@ -127,7 +127,10 @@ def test_the_tables_that_trl_wrote_are_read(audited):
     assert [one.step for one in record.steps] == [1, 2]
     assert record.rows.no_trace["no reasoning"] == 17
     # Two reward functions: 1 for a closed reasoning and a small bonus for brevity.
-    assert 0.0 < record.steps[0].metrics["reward/mean"] < 2.0
+    rows = list(read_rows(SAMPLES / "trl/completions/completions_00001.parquet", lambda _: None))
+    mean = sum(row["closes_reasoning"] + row["is_short"] for row in rows) / len(rows)
+    assert record.steps[0].metrics["reward/mean"] == pytest.approx(mean)
+    assert record.notes == []
 
 
 def test_the_traces_that_verifiers_wrote_are_read(audited):
@@ -186,7 +189,10 @@ def test_a_row_is_of_the_first_format_that_fits():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("prompt=q", "--columns must name completion, got 'prompt=q'"),
+        (
+            "",
+            "--columns takes FIELD=COLUMN pairs with fields prompt, completion, reward, step, group, got ''",
+        ),
         ("prompt=q,completion", "got 'completion'"),
         ("prompt=q,completion=a,foo=b", "got 'foo=b'"),
     ],

@@ -272,7 +272,7 @@ def _believable_rewards(log: Log) -> tuple[bool, list[str]]:
 
 
 def _notes(log: Log) -> list[str]:
-    notes = []
+    notes = [log.trl_rewards.note] if log.trl_rewards.note else []
     cut = sum(step.num_cut for step in log.steps)
     if cut:
         notes.append(f"{cut} reasoning traces were cut after {MAX_CHARACTERS} characters")
