@@ -126,11 +126,14 @@ def test_the_tables_that_trl_wrote_are_read(audited):
     assert (record.rows.read, record.rows.used) == (32, 32)
     assert [one.step for one in record.steps] == [1, 2]
     assert record.rows.no_trace["no reasoning"] == 17
-    # Two reward functions: 1 for a closed reasoning and a small bonus for brevity.
+    # Two reward functions: 1 for a closed reasoning and a small bonus for brevity; two extras besides.
     rows = list(read_rows(SAMPLES / "trl/completions/completions_00001.parquet", lambda _: None))
     mean = sum(row["closes_reasoning"] + row["is_short"] for row in rows) / len(rows)
     assert record.steps[0].metrics["reward/mean"] == pytest.approx(mean)
-    assert record.notes == []
+    assert record.notes == [
+        "rewards are closes_reasoning + is_short; temperature, words left out, as the advantages do not "
+        "need them"
+    ]
 
 
 def test_the_traces_that_verifiers_wrote_are_read(audited):
