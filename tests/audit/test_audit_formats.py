@@ -212,6 +212,12 @@ def test_a_reward_may_be_a_sum_of_columns(audited, tmp_path):
     assert audited(path, columns=columns).steps[0].metrics["reward/mean"] == 2.5
 
 
+def test_a_reward_column_that_no_row_has_is_told(audited, tmp_path):
+    path = write_jsonl(tmp_path / "log.jsonl", [table_row(one) for one in make_rollouts()])
+    record = audited(path, columns=parse_columns("prompt=q,completion=a,reward=r+bonsu"))
+    assert record.notes == ["no row has a number in each column of reward=r+bonsu; check --columns"]
+
+
 def test_a_csv_field_may_be_long_and_the_limit_of_the_process_stays(tmp_path):
     before = csv.field_size_limit()
     long = "x" * (before + 1)
