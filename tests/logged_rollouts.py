@@ -118,13 +118,15 @@ def result_row(one: Rollout) -> dict[str, Any]:
 
 
 def trl_row(one: Rollout) -> dict[str, Any]:
+    """Two reward functions in TRL's order; half of each group earns 1."""
+    part = one.member % 3 / 4
     return {
         "step": one.step,
         "prompt": one.messages,
         "completion": [{"role": "assistant", "content": one.reply}],
-        "half": one.reward / 2,
-        "other_half": one.reward / 2,
-        "advantage": 0.0,
+        "part": part,
+        "rest": one.reward - part,
+        "advantage": one.reward - 0.5,
     }
 
 

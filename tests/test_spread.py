@@ -42,6 +42,19 @@ def test_a_group_of_one_or_of_equal_rewards_has_no_spread(group):
     assert spread(np.array(group), "reward_variance", ddof=1) == 0.0
 
 
+@pytest.mark.parametrize("size", [1.0, -1.0, 250.0])
+def test_a_difference_of_rounding_is_no_spread_whatever_the_size_of_rewards(size):
+    assert spread(size * np.array([1.0, 1.0 + 1e-11]), "reward_variance", ddof=1) == 0.0
+    # A trainer in single precision summed the same rewards in another order.
+    forth, back = (sum(np.float32([0.1, 0.1, 0.5])[::way], np.float32(0)) for way in (1, -1))
+    assert forth != back
+    assert spread(size * np.array([forth, back], dtype=np.float64), "reward_std", ddof=1) == 0.0
+
+
+def test_one_part_in_a_million_is_spread():
+    assert spread(np.array([1e6, 1e6 + 1.0]), "reward_variance", ddof=1) == pytest.approx(0.5)
+
+
 def test_a_small_difference_between_small_rewards_is_spread():
     assert spread(np.array([0.001, 0.002]), "reward_std", ddof=1) == pytest.approx(
         0.000707, abs=1e-6

@@ -13,17 +13,20 @@ GroupSignal = Literal[
     "reward_variance", "reward_std", "reward_mean", "length", "entropy", "entropy_std"
 ]
 ROUNDING = 1e-12
-"""Spread below this share of the rewards' size is rounding (1e-16 per operation), not signal."""
+"""Sums of scores that differ by less than this share of them are equal (1e-16 per operation)."""
+EQUAL = 4.0 * float(np.finfo(np.float32).eps)
+"""Rewards that differ by less than this share of their size are equal; some trainers sum them in float32."""
 
 
 def spread(rewards_G: FloatArray, signal: Signal, ddof: int) -> float:
     """Variance or standard deviation of one group's rewards; 0 for a group of one.
 
-    Rewards that differ only by floating-point rounding count as equal.
+    Rewards that differ only by floating-point rounding count as equal: by 5e-7 of the largest, or of 1.
     """
-    if len(rewards_G) < 2 or np.ptp(rewards_G) <= ROUNDING * max(
-        1.0, float(np.abs(rewards_G).max())
-    ):
+    if len(rewards_G) < 2:
+        return 0.0
+    size = max(1.0, float(np.abs(rewards_G).max()))
+    if np.ptp(rewards_G) <= EQUAL * size:
         return 0.0
     variance = float(rewards_G.var(ddof=ddof))
     return variance if signal == "reward_variance" else float(np.sqrt(variance))

@@ -101,7 +101,10 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
         "fewer than two prompts have 3 reasoning traces to compare"
     )
     verdict = judge(as_run(record, tmp_path))
-    assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
+    assert (verdict.word, verdict.text) == (
+        NOT_MEASURED,
+        "No step had enough to compare: fewer than two prompts have 3 reasoning traces to compare.",
+    )
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
 
@@ -140,6 +143,15 @@ def test_every_number_of_the_file_is_finite(audited, tmp_path):
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert "NaN" not in record.model_dump_json()
     assert json.loads(record.model_dump_json())["steps"][0]["absent"]["reward"]
+
+
+def test_the_verdict_on_a_log_without_steps_names_none(audited, tmp_path):
+    rows = [
+        {"prompt": one.user, "response": one.reply} for one in make_rollouts(steps=[1], members=8)
+    ]
+    verdict = judge(as_run(audited(write_jsonl(tmp_path / "log.jsonl", rows)), tmp_path))
+    assert verdict.evidence[0].text == "diverse grounded"
+    assert not [line.text for line in verdict.evidence if "step" in line.text]
 
 
 def test_the_verdict_tells_since_when_why_and_against_what(audited, tmp_path):

@@ -23,8 +23,8 @@ from logged_rollouts import (
     write_parquet,
 )
 from ragen2.audit import PolicyLikelihood, SampleLimits, WordLikelihood, parse_columns
+from ragen2.audit.files import read_rows
 from ragen2.audit.likelihoods import Likelihood
-from ragen2.audit.log import read_rows
 from ragen2.audit.readers import READERS, detect
 from ragen2.errors import ConfigError
 from ragen2.runs.record import AuditRecord
@@ -126,8 +126,14 @@ def test_the_tables_that_trl_wrote_are_read(audited):
     assert (record.rows.read, record.rows.used) == (32, 32)
     assert [one.step for one in record.steps] == [1, 2]
     assert record.rows.no_trace["no reasoning"] == 17
-    # Two reward functions: 1 for a closed reasoning and a small bonus for brevity.
-    assert 0.0 < record.steps[0].metrics["reward/mean"] < 2.0
+    # Two reward functions: 1 for a closed reasoning and a small bonus for brevity; two extras besides.
+    rows = list(read_rows(SAMPLES / "trl/completions/completions_00001.parquet", lambda _: None))
+    mean = sum(row["closes_reasoning"] + row["is_short"] for row in rows) / len(rows)
+    assert record.steps[0].metrics["reward/mean"] == pytest.approx(mean)
+    assert record.notes == [
+        "rewards are closes_reasoning + is_short; temperature, words left out, as the advantages do not "
+        "need them"
+    ]
 
 
 def test_the_traces_that_verifiers_wrote_are_read(audited):
@@ -186,7 +192,10 @@ def test_a_row_is_of_the_first_format_that_fits():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("prompt=q", "--columns must name completion, got 'prompt=q'"),
+        (
+            "",
+            "--columns takes FIELD=COLUMN pairs with fields prompt, completion, reward, step, group, got ''",
+        ),
         ("prompt=q,completion", "got 'completion'"),
         ("prompt=q,completion=a,foo=b", "got 'foo=b'"),
     ],
@@ -201,6 +210,12 @@ def test_a_reward_may_be_a_sum_of_columns(audited, tmp_path):
     path = write_jsonl(tmp_path / "log.jsonl", rows)
     columns = parse_columns("prompt=q,completion=a,reward=r+bonus")
     assert audited(path, columns=columns).steps[0].metrics["reward/mean"] == 2.5
+
+
+def test_a_reward_column_that_no_row_has_is_told(audited, tmp_path):
+    path = write_jsonl(tmp_path / "log.jsonl", [table_row(one) for one in make_rollouts()])
+    record = audited(path, columns=parse_columns("prompt=q,completion=a,reward=r+bonsu"))
+    assert record.notes == ["no row has a number in each column of reward=r+bonsu; check --columns"]
 
 
 def test_a_csv_field_may_be_long_and_the_limit_of_the_process_stays(tmp_path):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
+import io
 import json
 from collections import Counter
 
 import pytest
 
 from logged_rollouts import make_rollouts, own_row, table_row, trl_row, write_jsonl, write_parquet
-from ragen2.audit import ReadSettings, ReasoningRule, SampleLimits, log_files, read_log
-from ragen2.audit import log as log_module
+from ragen2.audit import ReadSettings, ReasoningRule, SampleLimits, files, log_files, read_log
 from ragen2.audit.log import Log
 from ragen2.audit.reservoir import Reservoir
 from ragen2.audit.rollouts import LoggedRollout, LoggedTurn, Unusable, message_text, unstrip
@@ -36,7 +37,12 @@ def test_broken_lines_are_counted_and_change_no_number(audited, tmp_path):
     found = audited(dirty)
     assert found.steps == audited(clean).steps
     assert (found.rows.read, found.rows.used) == (169, 160)
-    assert found.rows.unused == {"broken JSON": 5, "not a JSON object": 3, "not a ragen2 row": 1}
+    assert found.rows.unused == {
+        "broken JSON": 4,
+        "not a JSON object": 3,
+        "not UTF-8 text; save it as UTF-8": 1,
+        "not a ragen2 row": 1,
+    }
 
 
 def test_a_row_of_the_right_columns_and_wrong_content_is_counted(tmp_path):
@@ -54,7 +60,7 @@ def test_a_row_of_the_right_columns_and_wrong_content_is_counted(tmp_path):
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_module, "LONGEST_LINE", 4096)
+    monkeypatch.setattr(files, "LONGEST_LINE", 4096)
     row = json.dumps(own_row(make_rollouts()[0]))
     path = tmp_path / "log.jsonl"
     path.write_text(f"{row}\n{'x' * 20_000}\n{row}\n")
@@ -127,6 +133,104 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_count(tmp_path):
     assert told["other.jsonl"].startswith("format not recognised (columns x, y)")
 
 
+ROWS = [{"prompt": f"é {one.user}", "response": one.reply} for one in make_rollouts(steps=[1])]
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+def table(delimiter: str) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(ROWS[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("list.json", json.dumps(ROWS).encode()),
+        ("list.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+        ("object.json", json.dumps({"model": "m", "seeds": [1, 2], "rollouts": ROWS}).encode()),
+        ("lines.json", LINES.encode()),
+        ("comma.csv", table(",").encode()),
+        ("comma.csv.gz", gzip.compress(table(",").encode())),
+        ("semicolon.csv", table(";").encode()),
+        ("tab.csv", table("\t").encode()),
+        ("tab.tsv", table("\t").encode("utf-16")),
+        ("bom.csv", table(";").encode("utf-8-sig")),
+        ("wide.jsonl", LINES.encode("utf-16")),
+        ("wide_without_mark.jsonl", LINES.encode("utf-16-le")),
+        ("wide.csv", table(",").encode("utf-16")),
+        ("wide.json", json.dumps(ROWS, ensure_ascii=False).encode("utf-16")),
+    ],
+)
+def test_the_same_rows_are_read_from_every_kind_of_file(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert list(files.read_rows(path, lambda _: None)) == ROWS
+    log = read(path)
+    assert (log.formats, log.num_used, log.unused) == (["columns"], len(ROWS), Counter())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("old.jsonl", LINES.encode("latin-1"), "24 not UTF-8 text; save it as UTF-8"),
+        ("old.csv", table(";").encode("latin-1"), "24 not UTF-8 text; save it as UTF-8"),
+        (
+            "old.json",
+            json.dumps(ROWS, ensure_ascii=False).encode("latin-1"),
+            "old.json: not UTF-8 text; save it as UTF-8",
+        ),
+        (
+            "cut.json",
+            b'[{"prompt": "p",',
+            "broken JSON: Expecting property name.* line 1 column 17",
+        ),
+        ("deep.json", b"[" * 100_000, "broken JSON: nested too deep"),
+        ("word.json", b'"hello"', "not a JSON object or a list of them"),
+        ("settings.json", b'{"lr": 1, "layers": [1, 2]}', "a JSON object with no list of rows"),
+        (
+            "two.json",
+            b'{"train": [{"q": 1}], "eval": [{"q": 1}]}',
+            "a JSON object with the lists train, eval; write one row per line as .jsonl",
+        ),
+        ("odd.jsonl", LINES.encode("utf-16")[:-1], "text cannot be decoded"),
+    ],
+)
+def test_a_file_that_is_not_read_says_the_true_reason(tmp_path, name, content, told):
+    path = tmp_path / name
+    path.write_bytes(content)
+    if name == "odd.jsonl":  # all but the last row is there
+        assert told in read(path).unreadable[str(path)]
+        return
+    with pytest.raises(ConfigError, match=told) as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_single_rollout_may_be_a_document_of_its_own(tmp_path):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(own_row(make_rollouts()[0]), indent=1))
+    assert (read(path).formats, read(path).num_used) == (["ragen2"], 1)
+
+
+def test_a_document_too_large_to_be_read_whole_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_JSON", 100)
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(ROWS))
+    with pytest.raises(ConfigError, match="more than 256 MB; write one row per line"):
+        read(path)
+
+
+def test_settings_beside_a_log_are_not_taken_for_one(tmp_path):
+    write_jsonl(tmp_path / "log.jsonl", ROWS)
+    (tmp_path / "config.json").write_text("{}")
+    assert [path.name for path in log_files([tmp_path])] == ["log.jsonl"]
+    (tmp_path / "log.jsonl").rename(tmp_path / "log.json")
+    assert sorted(path.name for path in log_files([tmp_path])) == ["config.json", "log.json"]
+
+
 def test_steps_come_from_file_names_when_rows_do_not_say(tmp_path):
     for step in (3, 12):
         rows = [{"prompt": one.user, "response": one.reply} for one in make_rollouts(steps=[step])]
@@ -139,7 +243,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         raise ModuleNotFoundError(name=name)
 
     path = write_parquet(tmp_path / "log.parquet", [trl_row(one) for one in make_rollouts()])
-    monkeypatch.setattr(log_module.importlib, "import_module", missing)
+    monkeypatch.setattr(files.importlib, "import_module", missing)
     with pytest.raises(DependencyError, match=r"needs pyarrow; pip install 'ragen2\[audit\]'"):
         read(path)
 

@@ -102,7 +102,23 @@ def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> 
             "log.jsonl --reasoning tags",
             "--reasoning must be think, tag:NAME, all or regex:PATTERN, got 'tags'",
         ),
-        ("log.jsonl --columns prompt=q", "--columns must name completion, got 'prompt=q'"),
+        (
+            "log.jsonl --columns prompt",
+            "--columns takes FIELD=COLUMN pairs with fields prompt, completion, reward, step, group, "
+            "got 'prompt'",
+        ),
+        (
+            "log.jsonl --allow-not-measured",
+            "--allow-not-measured goes with --fail-on; leave it out or name what to fail on",
+        ),
+        (
+            "log.jsonl --fail-on not_measured --allow-not-measured",
+            "--fail-on not_measured and --allow-not-measured contradict each other; leave one out",
+        ),
+        (
+            "log.jsonl --json none/found.json",
+            "--json none/found.json cannot be written: its folder does not exist",
+        ),
         (
             "log.jsonl --columns prompt=a,completion=b --format trl",
             "--columns goes with --format columns, not trl",
@@ -118,6 +134,63 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 ) -> None:
     write_jsonl(tmp_path / "log.jsonl", [own_row(one) for one in make_rollouts()])
     assert_refused(program("audit", *words.split()), tmp_path, line, left=["log.jsonl"])
+
+
+def why_not(folder: Path) -> str:
+    """What the record says of the missing measurement."""
+    record = AuditRecord.model_validate_json((folder / "audit" / "audit.json").read_text())
+    return record.steps[-1].absent["collapse/first_turn"]
+
+
+@pytest.mark.parametrize("names", ["template_collapse,undecided", "not_measured"])
+@pytest.mark.parametrize(("tasks", "members"), [(2, 1), (1, 8)])
+def test_a_gate_does_not_pass_what_was_not_measured(
+    program: Program, tmp_path: Path, names: str, tasks: int, members: int
+) -> None:
+    rollouts = make_rollouts(tasks=tasks, members=members)
+    write_jsonl(tmp_path / "log.jsonl", [verl_row(one) for one in rollouts])
+    done = program("audit", "log.jsonl", "--fail-on", names)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"ragen2: --fail-on: collapse was not measured: {why_not(tmp_path)}; "
+        "--allow-not-measured passes it\n"
+    )
+    told = f"Collapse not measured. No step had enough to compare: {why_not(tmp_path)}."
+    assert told in plain(done.stdout)
+
+
+def test_what_was_not_measured_passes_only_where_it_may(program: Program, tmp_path: Path) -> None:
+    rows = [verl_row(one) for one in make_rollouts(tasks=1)]
+    write_jsonl(tmp_path / "log.jsonl", rows)
+    words = ("audit", "log.jsonl", "--fail-on")
+    done = program(*words, "template_collapse", "--allow-not-measured")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = f"--allow-not-measured passes that collapse was not measured: {why_not(tmp_path)}"
+    assert told in plain(done.stdout)
+    assert program(*words, "reasoning_shrinkage").returncode == 0
+    assert program("audit", "log.jsonl").returncode == 0
+    write_log(tmp_path, grounded=True)
+    assert program(*words, "not_measured").returncode == 0
+
+
+def plain(text: str) -> str:
+    """As one line, however the terminal wrapped it."""
+    return " ".join(text.split())
+
+
+def test_the_record_alone_is_on_standard_output_where_asked(
+    program: Program, tmp_path: Path
+) -> None:
+    write_log(tmp_path, grounded=False)
+    done = program("audit", "log.jsonl", "--json", "-", "--fail-on", "template_collapse")
+    assert done.returncode == 1
+    record = AuditRecord.model_validate_json(done.stdout)
+    assert record.regime == "template_collapse"
+    assert done.stdout == (tmp_path / "audit" / "audit.json").read_text()
+    assert "Template collapse" in done.stderr
+    assert done.stderr.endswith("ragen2: --fail-on: found template_collapse\n")
+    assert program("audit", "log.jsonl", "--json", "found.json").returncode == 0
+    assert (tmp_path / "found.json").read_text() == done.stdout
 
 
 def test_a_name_that_nothing_has_is_refused(program: Program, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -64,6 +65,21 @@ def test_keep_all_keeps_dead_prompts_too_and_still_scores_them():
 def test_a_group_without_finite_rewards_is_refused_by_its_number(bad):
     with pytest.raises(ConfigError, match="group 1 must hold finite rewards, got"):
         select([[0.0, 1.0], bad])
+
+
+@pytest.mark.parametrize("flat", [[0, 1, 1], [0.5], np.array([0.0, 1.0])])
+def test_bare_rewards_are_told_that_each_prompt_has_a_list(flat):
+    told = f"select takes one list of rewards per prompt, got the number {flat[0]:g} for prompt 0"
+    with pytest.raises(ConfigError, match=re.escape(told)) as error:
+        select(flat)
+    assert str(error.value).endswith("; for a single prompt write select([[0, 1, 1]])")
+
+
+def test_a_spread_that_is_rounding_keeps_no_batch():
+    for kind in ("top_p", "nonzero", "top_k", "min_p", "soft"):
+        selection = select([[1.0, 1.0 + 1e-11], [0.0, 1e-11]], kind=kind)
+        assert not selection.kept_P.any(), kind
+        assert selection.reason == "all 2 prompts have zero reward_variance"
 
 
 def test_no_groups_are_refused():

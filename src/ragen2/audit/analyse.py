@@ -84,7 +84,7 @@ def analyse(
             no_trace=dict((log.no_trace + progress.unused).most_common()),
         ),
         unreadable=log.unreadable,
-        notes=[*note, *_notes(log)],
+        notes=[*note, *_notes(log, settings)],
         steps=steps,
         regime=judged[-1][1] if judged else None,
         regime_since=_since(judged),
@@ -270,8 +270,12 @@ def _believable_rewards(log: Log) -> tuple[bool, list[str]]:
     ]
 
 
-def _notes(log: Log) -> list[str]:
-    notes = []
+def _notes(log: Log, settings: ReadSettings) -> list[str]:
+    notes = [log.trl_rewards.note] if log.trl_rewards.note else []
+    asked = (settings.columns or {}).get("reward")
+    plays = [play for step in log.steps for one in step.prompts() for play in one.plays.items]
+    if asked and all(play.reward is None for play in plays):
+        notes.append(f"no row has a number in each column of reward={asked}; check --columns")
     cut = sum(step.num_cut for step in log.steps)
     if cut:
         notes.append(f"{cut} reasoning traces were cut after {MAX_CHARACTERS} characters")

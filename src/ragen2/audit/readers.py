@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ragen2.audit import trl_rewards
 from ragen2.audit.rollouts import (
     LoggedRollout,
     LoggedTurn,
@@ -34,8 +35,6 @@ USUAL_NAMES = {
     "step": ("step", "global_step"),
     "group": ("group", "group_id", "uid"),
 }
-TRL_COLUMNS = frozenset({"step", "prompt", "completion", "advantage"})
-"""Columns that every table of TRL has; the others are rewards, and whatever was logged besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +218,19 @@ def _read_ragen(row: Row) -> list[LoggedRollout]:
 
 def _is_trl(row: Row) -> bool:
     """TRL's tables of ``log_completions=True``: ``completions/completions_NNNNN.parquet``."""
-    return _has(row, *TRL_COLUMNS)
+    return _has(row, *trl_rewards.COLUMNS)
 
 
-def _read_trl(row: Row) -> list[LoggedRollout]:
+def trl_reader(rewards: Sequence[str]) -> LogReader:
+    """A reader for TRL's tables with these reward columns."""
+    return LogReader("trl", _is_trl, lambda row: _read_trl(row, rewards))
+
+
+def _read_trl(row: Row, rewards: Sequence[str]) -> list[LoggedRollout]:
+    """The reward is the plain sum of its columns, because the weights are not in the table."""
     turns = reply_turns(prompt_of(row["prompt"]), row["completion"])
-    return [LoggedRollout(turns, reward=_trl_reward(row), step=whole(row["step"]))]
-
-
-def _trl_reward(row: Row) -> float | None:
-    """One column per reward function; their plain sum, because the weights are not in the table."""
-    columns = {name: value for name, value in row.items() if name not in TRL_COLUMNS}
-    values = [
-        number(value)
-        for value in columns.values()
-        if isinstance(value, float) and not isinstance(value, bool)
-    ]
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    known = [value for name in rewards if (value := number(row.get(name))) is not None]
+    return [LoggedRollout(turns, reward=sum(known) if known else None, step=whole(row["step"]))]
 
 
 def _is_verl(row: Row) -> bool:
@@ -271,18 +265,19 @@ def parse_columns(text: str) -> dict[str, str]:
                 f"--columns takes FIELD=COLUMN pairs with fields {', '.join(COLUMN_FIELDS)}, got {piece!r}"
             )
         found[field] = column
-    missing = [field for field in ("prompt", "completion") if field not in found]
-    if missing:
-        raise ConfigError(f"--columns must name {' and '.join(missing)}, got {text!r}")
     return found
 
 
 def columns_reader(columns: Mapping[str, str]) -> LogReader:
-    """A reader for this map."""
+    """A reader for this map; what it does not name is found by its usual name."""
+
+    def mapped(row: Row) -> dict[str, str]:
+        return {**_usual_columns(row), **columns}
+
     return LogReader(
         "columns",
-        lambda row: columns["prompt"] in row and columns["completion"] in row,
-        lambda row: _read_columns(row, columns),
+        lambda row: all(mapped(row).get(name) in row for name in ("prompt", "completion")),
+        lambda row: _read_columns(row, mapped(row)),
     )
 
 
@@ -315,23 +310,15 @@ def _column_reward(row: Row, column: str | None) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _has_usual_columns(row: Row) -> bool:
-    """Any table whose columns have usual names."""
-    found = _usual_columns(row)
-    return "prompt" in found and "completion" in found
-
-
 READERS = {
     one.name: one
     for one in (
         LogReader("ragen2", _is_own, _read_own),
         LogReader("verifiers", _is_verifiers, _read_verifiers),
         LogReader("ragen", _is_ragen, _read_ragen),
-        LogReader("trl", _is_trl, _read_trl),
+        trl_reader(()),
         LogReader("verl", _is_verl, _read_verl),
-        LogReader(
-            "columns", _has_usual_columns, lambda row: _read_columns(row, _usual_columns(row))
-        ),
+        columns_reader({}),
     )
 }
 """By name. A row is of the first format that it matches, so the most particular ones come first."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.shared import require_torch
+from ragen2.cli.shared import require_torch, write_text
 from ragen2.errors import ConfigError, FailedCheck, RunError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ragen2.audit import ReadSettings, SampleLimits
     from ragen2.audit.likelihoods import Likelihood
     from ragen2.runs.record import AuditRecord
@@ -20,6 +24,9 @@ TEXT_SAMPLE = (32, 16)
 """Prompts, and reasoning traces of each, kept per step: comparing wording is cheap and needs many."""
 MODEL_SAMPLE = (16, 4)
 """With a model every trace is scored under every prompt."""
+NOT_MEASURED = "not_measured"
+"""A name of ``--fail-on``: no step could be given a regime."""
+STANDARD_OUTPUT = Path("-")
 
 
 def audit(  # noqa: PLR0913 - one parameter per flag
@@ -67,7 +74,25 @@ def audit(  # noqa: PLR0913 - one parameter per flag
     ] = Path("audit"),
     fail_on: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Exit 1 on these regimes or failures, comma-separated."),
+        typer.Option(
+            metavar="NAMES",
+            help="Exit 1 on these regimes or failures, comma-separated, or not_measured.",
+        ),
+    ] = None,
+    allow_not_measured: Annotated[
+        bool,
+        typer.Option(
+            "--allow-not-measured",
+            help="Let --fail-on pass a log in which collapse could not be measured.",
+        ),
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Also write the record here; - is standard output, and all else goes to standard error.",
+        ),
     ] = None,
 ) -> None:
     """Read logged rollouts and say whether reasoning still depends on its prompt.
@@ -76,7 +101,10 @@ def audit(  # noqa: PLR0913 - one parameter per flag
     """
     from ragen2.audit import SampleLimits
 
-    unwanted = _unwanted(fail_on)
+    gate = _gate(fail_on, allow_not_measured=allow_not_measured)
+    is_piped = json_file == STANDARD_OUTPUT
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise RunError(f"--json {json_file} cannot be written: its folder does not exist")
     usual = MODEL_SAMPLE if model else TEXT_SAMPLE
     limits = SampleLimits(max_prompts or usual[0], max_traces or usual[1], max_steps, turns, seed)
     settings = _read_settings(log_format, columns, reasoning, limits)
@@ -84,13 +112,16 @@ def audit(  # noqa: PLR0913 - one parameter per flag
         raise RunError(f"--out {out} is a run directory; choose another folder")
     record, scores, likelihood = _audit(paths, model, settings)
     report = _write(record, scores, out)
+    if json_file is not None:
+        _write_record(record, json_file)
+    from rich.console import Console
+
     from ragen2.cli.views.verdicts import print_audit
 
-    print_audit(record, report)
-    _print_usage(likelihood)
-    found = unwanted & {record.regime or "", *(one.name for one in record.failures)}
-    if found:
-        raise FailedCheck(f"--fail-on: found {', '.join(sorted(found))}")
+    screen = Console(stderr=is_piped)
+    print_audit(record, report, screen)
+    _print_usage(likelihood, screen)
+    gate.judge(record, screen)
 
 
 def _read_settings(
@@ -140,27 +171,73 @@ def _likelihood(model: str | None) -> Likelihood:
     return PolicyLikelihood(require_torch().open_policy(model), model)
 
 
-def _print_usage(likelihood: Likelihood) -> None:
+def _print_usage(likelihood: Likelihood, screen: Console) -> None:
     """What a server took, if one was asked."""
     from ragen2.audit import ServerLikelihood
     from ragen2.backends.remote.scorer import ServerScorer
 
     if isinstance(likelihood, ServerLikelihood) and isinstance(likelihood.server, ServerScorer):
-        print(likelihood.server.usage.line(likelihood.server.settings))
+        print(likelihood.server.usage.line(likelihood.server.settings), file=screen.file)
 
 
-def _unwanted(fail_on: str | None) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """What ``--fail-on`` asks: names that must not be found, and whether collapse must be measured."""
+
+    unwanted: frozenset[str]
+    needs_regime: bool
+    """A gate on regimes that passed a log without any would pass on no evidence."""
+    passes_not_measured: bool
+
+    def judge(self, record: AuditRecord, screen: Console) -> None:
+        """Raise ``FailedCheck`` where the audit does not pass."""
+        from ragen2.reports.verdict import why_not_measured
+
+        found = self.unwanted & {record.regime or "", *(one.name for one in record.failures)}
+        if found:
+            raise FailedCheck(f"--fail-on: found {', '.join(sorted(found))}")
+        if record.regime is not None or not self.needs_regime:
+            return
+        why = why_not_measured(record.steps) or "no step had reasoning to compare"
+        if not self.passes_not_measured:
+            raise FailedCheck(
+                f"--fail-on: collapse was not measured: {why}; --allow-not-measured passes it"
+            )
+        passed = f"--allow-not-measured passes that collapse was not measured: {why}"
+        print(passed, file=screen.file)
+
+
+def _gate(fail_on: str | None, *, allow_not_measured: bool) -> _Gate:
     from ragen2.diagnostics import Regime
     from ragen2.diagnostics.judging.detectors import DETECTORS
 
     if fail_on is None:
-        return set()
-    known = [*(one.value for one in Regime), *(one.__name__ for one in DETECTORS)]
+        if allow_not_measured:
+            raise ConfigError(
+                "--allow-not-measured goes with --fail-on; leave it out or name what to fail on"
+            )
+        return _Gate(frozenset(), needs_regime=False, passes_not_measured=False)
+    about_collapse = [*(one.value for one in Regime), NOT_MEASURED]
+    known = [*about_collapse, *(one.__name__ for one in DETECTORS)]
     names = [name.strip() for name in fail_on.split(",")]
     for name in names:
         if name not in known:
             raise ConfigError(f"--fail-on takes {', '.join(known)}; got {name!r}")
-    return set(names)
+    if NOT_MEASURED in names and allow_not_measured:
+        raise ConfigError(
+            "--fail-on not_measured and --allow-not-measured contradict each other; leave one out"
+        )
+    needs_regime = any(name in about_collapse for name in names)
+    return _Gate(frozenset(names), needs_regime, allow_not_measured)
+
+
+def _write_record(record: AuditRecord, file: Path) -> None:
+    """As ``audit.json`` has it."""
+    text = record.model_dump_json(indent=1) + "\n"
+    if file == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+    else:
+        write_text("--json", file, text)
 
 
 def _write(record: AuditRecord, scores: list[ScoreRecord], out: Path) -> Path:

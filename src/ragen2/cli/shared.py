@@ -87,10 +87,15 @@ def make_env(name: str, overrides: list[str] | None) -> Env:
 
 def write_json(flag: str, file: Path, found: dict[str, Any]) -> None:
     """All that was found, for a program to read; ``flag`` is named where it cannot be written."""
+    write_text(flag, file, json.dumps(found, indent=1) + "\n")
+
+
+def write_text(flag: str, file: Path, text: str) -> None:
+    """The whole file or none; ``flag`` is named where it cannot be written."""
     from ragen2.runs.files import write_atomically
 
     try:
-        write_atomically(file, json.dumps(found, indent=1) + "\n")
+        write_atomically(file, text)
     except OSError as error:
         raise RunError(f"{flag} {file} cannot be written: {error.strerror}") from error
 

@@ -45,6 +45,11 @@ def select(rewards: Sequence[Sequence[float]], kind: str = "top_p", **settings: 
 
 
 def _checked(rewards: Sequence[float], index: int) -> FloatArray:
+    if isinstance(rewards, int | float | np.number):
+        raise ConfigError(
+            f"select takes one list of rewards per prompt, got the number {rewards:g} for prompt {index}; "
+            "for a single prompt write select([[0, 1, 1]])"
+        )
     wrong = ConfigError(f"group {index} must hold finite rewards, got {rewards!r}")
     try:
         group = np.asarray(rewards, dtype=np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 from ragen2.diagnostics import Finding, find_failures, read_chain
 from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.reports.load import Run, Series
-from ragen2.runs.record import AuditRecord, FoundFailure
+from ragen2.runs.record import AuditRecord, FoundFailure, StepRecord
 
 Tone = Literal["good", "fair", "bad", "unknown"]
 
@@ -86,10 +86,12 @@ def judge(run: Run) -> Verdict:
     evidence = (*_evidence(run, period), *map(_failure_line, besides), *_chain(run))
     if period is None:
         text = (
-            "No step had enough to compare."
+            "No step had enough to compare"
             if run.audit
-            else "No step of this run compared reasoning traces across prompts."
+            else "No step of this run compared reasoning traces across prompts"
         )
+        why = why_not_measured(run.records)
+        text += f": {why}." if why else "."
         return Verdict(NOT_MEASURED, text + _also(besides), "unknown", evidence)
     tone = TONES[period.regime]
     return Verdict(
@@ -110,6 +112,15 @@ def last_period(run: Run) -> RegimePeriod | None:
     others = [index for index, (_, name) in enumerate(named) if name != last]
     first = others[-1] + 1 if others else 0
     return RegimePeriod(last, named[first][0], is_whole_run=not others)
+
+
+def why_not_measured(records: Sequence[StepRecord]) -> str:
+    """The newest reason that steps give for having no collapse metrics; empty when none gives one."""
+    for record in reversed(records):
+        for name, why in record.absent.items():
+            if name.startswith("collapse/"):
+                return why
+    return ""
 
 
 def basis(record: AuditRecord) -> str:
@@ -174,16 +185,23 @@ def _is_at_chance(run: Run, prefix: str, since: int) -> bool:
 
 def _evidence(run: Run, period: RegimePeriod | None) -> list[EvidenceLine]:
     found = []
+    has_steps = any(record.step for record in run.records)
     if period is not None:
         name = period.regime.replace("_", " ")
-        text = f"{name} since step {period.since} (of {run.records[-1].step})"
+        text = name
+        if has_steps:
+            text += f" since step {period.since} (of {run.records[-1].step})"
         found.append(EvidenceLine(text, None, TONES[period.regime]))
     if run.audit:
         notes = [one.note for one in run.records[-1:] if one.note and one.regime]
         found += [EvidenceLine(note) for note in notes]
     rows = [(label, metric, run.series(metric)) for label, metric in _rows(run)]
     found += [
-        EvidenceLine(_change(label, series) + _against(run, metric), metric, _tone(run, metric))
+        EvidenceLine(
+            _change(label, series, has_steps=has_steps) + _against(run, metric),
+            metric,
+            _tone(run, metric),
+        )
         for label, metric, series in rows
         if series.values
     ]
@@ -214,10 +232,13 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _change(label: str, series: Series) -> str:
-    """The first and the last value, with the last one's interval."""
+def _change(label: str, series: Series, *, has_steps: bool) -> str:
+    """The first and the last value, with the last one's interval; a log may know no steps."""
     places = (0, -1) if len(series.values) > 1 else (-1,)
-    values = ", ".join(f"{series.values[i]:.3g} at step {series.steps[i]}" for i in places)
+    values = ", ".join(
+        f"{series.values[i]:.3g}" + (f" at step {series.steps[i]}" if has_steps else "")
+        for i in places
+    )
     text = f"{label}: {values}"
     if series.low:
         text += f" (95% {series.low[-1]:.3g} to {series.high[-1]:.3g})"

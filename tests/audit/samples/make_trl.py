@@ -19,7 +19,10 @@ SYSTEM = "Reach G. Reply <think>why</think><answer>action</answer>."
 LAKES = ("SF\nFG", "SH\nFG", "SFF\nHFG", "SFH\nFFG")
 
 
-def closes_reasoning(completions, **_):
+def closes_reasoning(completions, log_extra, **_):
+    """Two numbers that are no rewards are logged besides."""
+    log_extra("temperature", [0.7 + 0.1 * (index % 4) for index, _ in enumerate(completions)])
+    log_extra("words", [len(one[0]["content"].split()) for one in completions])
     return [float("</think>" in one[0]["content"]) for one in completions]
 
 

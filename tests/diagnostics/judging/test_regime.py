@@ -1,4 +1,4 @@
-"""The regimes: their corners, their exact boundaries, what low power gives, and the line that explains one."""
+"""The regimes: their corners, their exact boundaries, what low power gives, and how one is explained."""
 
 from __future__ import annotations
 

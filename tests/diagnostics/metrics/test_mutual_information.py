@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ragen2.diagnostics import Ema, measure, next_ema
+from ragen2.diagnostics import Ema, dependence, length_control, measure, next_ema
 from ragen2.diagnostics.statistics.jackknife import trace_statistics
 from ragen2.types import ScoreMatrix
 
@@ -146,7 +147,7 @@ def test_the_order_of_prompts_and_of_traces_does_not_matter(given_matrix, random
     assert shuffled == pytest.approx(point(logp, length, owner), abs=1e-6)
 
 
-@given(matrices(), st.floats(-1e4, 1e4))
+@given(matrices(), st.floats(-1e4, 0.0))
 def test_a_constant_added_to_every_score_moves_entropies_and_nothing_else(given_matrix, shift):
     logp, _, owner = given_matrix
     ones = np.ones(len(owner), int)
@@ -162,7 +163,11 @@ def test_a_duplicate_of_every_trace_changes_nothing(given_matrix):
     twice = point(np.tile(logp, (2, 1)), np.tile(length, 2), np.tile(owner, 2))
     once = point(logp, length, owner)
     assert twice.pop("num_traces") == 2 * once.pop("num_traces")
-    assert twice == pytest.approx(once, abs=1e-6)
+    # Twice the traces would have shown a smaller grounded share.
+    same = {name for name in once if not name.startswith("grounded_")}
+    assert {name: twice[name] for name in same} == pytest.approx(
+        {name: once[name] for name in same}, abs=1e-6
+    )
 
 
 @given(matrices())
@@ -215,7 +220,8 @@ def test_the_names_people_chart_are_there():
         for name in ("matched_logprob", "marginal_logprob", "marginal_std", "marginal_std_ema")
         for suffix in ("", "_seq")
     ]
-    with_bounds = [*estimates, "retrieval_above_chance"]
+    others += ["grounded_share", "grounded_share_detectable", "grounded_prompts"]
+    with_bounds = [*estimates, "retrieval_above_chance", "grounded_share"]
     bounds = [f"{name}_{end}" for name in with_bounds for end in ("low", "high")]
     assert sorted(found) == sorted(estimates + bounds + others)
 
@@ -233,6 +239,152 @@ def test_one_prompt_alone_tells_nothing():
     found = measure([[-3.0], [-4.0]], [2, 2], [0, 0], resamples=100)
     assert found["mi_estimate"] == found["mi_seq_estimate"] == found["mi_bound"] == 0.0
     assert found["retrieval_accuracy"] == found["retrieval_chance"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (
+            {"interval": "Batch"},
+            "interval must be 'batch' or 'population', got 'Batch'",
+        ),
+        ({"prior": "flat"}, "prior must be 'uniform' or 'empirical', got 'flat'"),
+        (
+            {"owner_N": [0, 0, 0.7, 1]},
+            "owner_N must hold whole numbers, got 0.7 for trace 2; give the column of its own prompt",
+        ),
+        (
+            {"owner_N": [0, 0, math.nan, 1]},
+            "owner_N must hold whole numbers, got nan for trace 2; give the column of its own prompt",
+        ),
+        (
+            {"owner_N": ["a", "a", "b", "b"]},
+            "owner_N must hold whole numbers, got 'a' for trace 0; give the column of its own prompt",
+        ),
+        (
+            {"length_N": [10, 20.5, 10, 40]},
+            "length_N must hold whole numbers, got 20.5 for trace 1; give its number of tokens",
+        ),
+        (
+            {"logp_NP": -SUM_NP},
+            "logp_NP must hold log-probs, at most 0, got 5 for trace 0 under prompt 0; "
+            "turn the sign of losses, take the log of probabilities",
+        ),
+        (
+            {"ema": Ema(math.nan, 1.0)},
+            "ema.std must be finite and not negative, got nan; pass ema=None to start a new average",
+        ),
+        (
+            {"ema": Ema(1.0, math.inf)},
+            "ema.std_seq must be finite and not negative, got inf; "
+            "pass ema=None to start a new average",
+        ),
+        (
+            {"ema": Ema(-1.0, 1.0)},
+            "ema.std must be finite and not negative, got -1; pass ema=None to start a new average",
+        ),
+        ({"resamples": -5}, "resamples must be a whole number from 0 on, got -5; 0 leaves"),
+        ({"resamples": 10.5}, "resamples must be a whole number from 0 on, got 10.5; 0 leaves"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_its_value_and_the_cure(wrong, told):
+    given = {"logp_NP": SUM_NP, "length_N": LENGTH_N, "owner_N": OWNER_N} | wrong
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
+        measure(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_whole_numbers_may_be_floats_and_rounding_may_lift_a_log_prob_above_0():
+    found = point(SUM_NP, LENGTH_N.astype(float), OWNER_N.astype(float))
+    assert found == point(SUM_NP, LENGTH_N, OWNER_N)
+    certain = point([[1e-6, -9.0], [-9.0, 1e-6]], [3, 3], [0, 1])
+    assert certain["retrieval_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("control", [length_control, dependence])
+def test_what_takes_the_same_arrays_refuses_the_same(control):
+    with pytest.raises(ValueError, match=r"owner_N must hold whole numbers, got 0\.7 for trace 2"):
+        control(SUM_NP, LENGTH_N, [0, 0, 0.7, 1])
+
+
+# --- the prior of the prompts ----------------------------------------------------------------------
+
+
+def ragged(shares: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each prompt's traces say which it is, so that I(X;Z) is the entropy of the shares."""
+    owner = np.repeat(np.arange(len(shares)), shares)
+    logp = np.where(owner[:, None] == np.arange(len(shares)), 0.0, -500.0)
+    return logp, np.ones(len(owner), int), owner
+
+
+def test_the_empirical_prior_gives_the_information_of_ragged_groups():
+    entropy = -(0.99 * math.log(0.99) + 0.01 * math.log(0.01))
+    found = measure(*ragged([99, 1]), prior="empirical", resamples=100)
+    for name in ("mi_estimate", "mi_seq_estimate", "mi_bound"):
+        assert found[name] == pytest.approx(entropy) == pytest.approx(0.056, abs=5e-4)
+    assert found["mi_seq_estimate_low"] < entropy <= found["mi_seq_estimate_high"] + 1e-12
+    assert point(*ragged([99, 1]))["mi_seq_estimate"] == pytest.approx(math.log(2))
+
+
+def test_the_empirical_prior_weighs_prompts_by_their_traces_in_both_forms():
+    logp, length, owner = SUM_NP[[0, 2, 3]], LENGTH_N[[0, 2, 3]], OWNER_N[[0, 2, 3]]
+    found = point(logp, length, owner, prior="empirical")
+    for suffix, scores in (("", TOKEN_NP[[0, 2, 3]]), ("_seq", logp)):
+        marginal = np.log(np.exp(scores) @ [1 / 3, 2 / 3])
+        assert found[f"marginal_logprob{suffix}"] == pytest.approx(marginal.mean())
+
+
+def test_unscored_prompts_leave_their_share_to_the_scored_others():
+    nan = math.nan
+    logp = np.log([[0.5, 0.1, nan], [0.2, 0.3, 0.4], [0.1, 0.3, 0.4], [nan, 0.2, 0.6]])
+    found = trace_statistics(
+        ScoreMatrix(logp, np.ones(4, int), np.array([0, 1, 1, 2])), np.array([1.0, 2.0, 1.0])
+    )
+    expected = [
+        0.25 * 0.5 + 0.75 * 0.1,
+        0.5 * 0.3 + 0.5 * (0.2 + 0.4) / 2,
+        0.5 * 0.3 + 0.5 * (0.1 + 0.4) / 2,
+        0.25 * 0.6 + 0.75 * 0.2,
+    ]
+    assert np.exp(found["marginal"]) == pytest.approx(expected)
+
+
+def test_a_trace_that_no_other_prompt_with_traces_scored_has_no_empirical_mixture():
+    logp = [[-1.0, math.nan, -2.0], [-2.0, -1.0, -3.0]]
+    with pytest.raises(ValueError, match="trace 0 is scored under no other prompt that has traces"):
+        measure(logp, [1, 1], [0, 1], prior="empirical")
+
+
+def test_prompts_without_traces_are_not_in_the_empirical_mixture():
+    found = point([[-1.0, -2.0], [-1.5, -2.5]], [1, 1], [0, 0], prior="empirical")
+    assert found["mi_estimate"] == found["mi_bound"] == 0.0
+
+
+@given(matrices())
+def test_equal_groups_make_the_priors_one(given_matrix):
+    logp, length, _ = given_matrix
+    columns = logp.shape[1]
+    rows = np.tile(np.arange(len(logp)), columns)
+    arrays = logp[rows], length[rows], np.repeat(np.arange(columns), len(logp))
+    assert point(*arrays, prior="empirical") == pytest.approx(point(*arrays), abs=1e-9)
+
+
+@pytest.mark.parametrize("interval", ["batch", "population"])
+@pytest.mark.parametrize("unscored", [0.0, 0.3])
+def test_the_empirical_prior_has_finite_intervals_of_ragged_and_partly_scored_groups(
+    interval, unscored
+):
+    rng = np.random.default_rng(1)
+    logp, length, owner = random_batch(rng, 2.0, prompts=12, each=8)
+    kept = np.concatenate([np.flatnonzero(owner == one)[: 1 + one % 8] for one in range(12)])
+    logp, length, owner = logp[kept], length[kept], owner[kept]
+    hidden = rng.random(logp.shape) < unscored
+    hidden[np.arange(len(owner)), owner] = False
+    logp = np.where(hidden, np.nan, logp)
+    found = measure(logp, length, owner, resamples=200, interval=interval, prior="empirical")
+    assert all(math.isfinite(value) for value in found.values())
+    for name in ("mi_estimate", "mi_seq_estimate"):
+        assert found[f"{name}_low"] < found[name] < found[f"{name}_high"] <= math.log(12)
 
 
 # --- pairs that were not scored --------------------------------------------------------------------
@@ -381,14 +533,16 @@ def test_without_an_average_the_ema_z_score_is_the_z_score():
 
 def random_batch(rng: np.random.Generator, gap: float, *, prompts: int = 4, each: int = 8):
     owner = np.repeat(np.arange(prompts), each)
-    logp = rng.normal(-20.0, 2.0, (len(owner), prompts))
+    logp = rng.normal(-20.0, 2.0, (len(owner), prompts)) - gap
     logp[np.arange(len(owner)), owner] += gap
     return logp, np.full(len(owner), 10), owner
 
 
 def test_without_resamples_there_are_no_intervals_and_no_p_values():
     assert not [
-        name for name in point(SUM_NP, LENGTH_N, OWNER_N) if "_low" in name or "_p_" in name
+        name
+        for name in point(SUM_NP, LENGTH_N, OWNER_N)
+        if ("_low" in name or "_p_" in name) and not name.startswith("grounded_share")
     ]
 
 
@@ -402,7 +556,8 @@ def test_the_same_seed_gives_the_same_intervals_and_another_seed_others():
 def test_one_trace_a_prompt_has_no_batch_interval():
     logp = np.random.default_rng(0).normal(-5, 1, (4, 4))
     found = measure(logp, np.ones(4, int), np.arange(4), resamples=100)
-    assert not [name for name in found if name.endswith(("_low", "_high"))]
+    ends = [name for name in found if name.endswith(("_low", "_high"))]
+    assert ends == ["grounded_share_low", "grounded_share_high"]
     assert "mi_p_value" in found
 
 
@@ -414,7 +569,8 @@ def test_one_trace_a_prompt_has_a_population_interval():
 
 def test_two_prompts_have_no_population_interval():
     found = measure(SUM_NP, LENGTH_N, OWNER_N, resamples=100, interval="population")
-    assert not [name for name in found if name.endswith(("_low", "_high"))]
+    ends = [name for name in found if name.endswith(("_low", "_high"))]
+    assert ends == ["grounded_share_low", "grounded_share_high"]
 
 
 def test_prompts_that_differ_widen_the_population_interval():
@@ -484,7 +640,7 @@ def test_all_tied_scores_have_p_value_one():
 
 def test_a_prompt_that_likes_every_trace_is_not_taken_for_dependence():
     logp, length, owner = random_batch(np.random.default_rng(0), 0.0)
-    logp[:, 0] += 50.0
+    logp[:, 1:] -= 50.0
     found = measure(logp, length, owner, resamples=199)
     assert found["retrieval_accuracy"] == found["retrieval_chance"]
     assert found["retrieval_p_value"] == 1.0

@@ -39,15 +39,19 @@ def half_scored(matrix: ScoreMatrix) -> ScoreMatrix:
     return ScoreMatrix(logp, matrix.length_N, matrix.owner_N)
 
 
+@pytest.mark.parametrize("weight_P", [None, np.array([3.0, 1.0, 2.0, 5.0, 1.0, 4.0])])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("groundedness", [0.0, 0.5, 0.95, 1.0])
-def test_every_statistic_without_a_prompt_is_that_of_the_smaller_batch(groundedness, partial):
+def test_every_statistic_without_a_prompt_is_that_of_the_smaller_batch(
+    groundedness, partial, weight_P
+):
     matrix = batch(groundedness)
     matrix = half_scored(matrix) if partial else matrix
-    found = statistics_without_each(matrix)
+    found = statistics_without_each(matrix, weight_P)
     for prompt in range(6):
         rows = matrix.owner_N != prompt
-        expected = trace_statistics(without(matrix, prompt))
+        left_P = None if weight_P is None else np.delete(weight_P, prompt)
+        expected = trace_statistics(without(matrix, prompt), left_P)
         for name, values in expected.items():
             assert found[name][rows, prompt] == pytest.approx(values, abs=1e-9), name
 

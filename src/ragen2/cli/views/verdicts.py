@@ -96,9 +96,8 @@ def progress_bars(total_bytes: int) -> Iterator[Bars]:
         yield Bars(progress, total_bytes)
 
 
-def print_audit(record: AuditRecord, report: Path) -> None:
+def print_audit(record: AuditRecord, report: Path, console: Console) -> None:
     """Verdict first, then what it rests on."""
-    console = Console()
     verdict = judge(as_run(record, report.parent))
     console.print(Text(f"{verdict.word}. {verdict.text}", style=STYLES[verdict.tone]))
     console.print(Text(basis(record), style="dim"))

@@ -64,7 +64,8 @@ class Collapse(Diagnostic):
     )
     resamples: int = Field(200, ge=100, description="bootstrap and permutation draws")
     interval: Literal["batch", "population"] = Field(
-        "batch", description="what intervals are for: these prompts, or the prompts they come from"
+        "batch",
+        description="what intervals are for: these prompts, or batches of as many others like them",
     )
 
     @field_validator("scopes")

@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import measure, metrics_of
+from ragen2.diagnostics.statistics.inputs import score_matrix
 from ragen2.diagnostics.statistics.jackknife import trace_statistics
 from ragen2.diagnostics.statistics.resampling import LEVEL
 from ragen2.errors import ConfigError
@@ -67,11 +68,7 @@ def dependence(
     prompts they have in common. All prompts together cannot be drawn twice: there the ends are those of
     ``measure`` with ``interval="population"``.
     """
-    matrix = ScoreMatrix(
-        np.asarray(logp_NP, dtype=np.float64),
-        np.asarray(length_N, dtype=np.int64),
-        np.asarray(owner_N, dtype=np.int64),
-    )
+    matrix = score_matrix(logp_NP, length_N, owner_N)
     if np.isnan(matrix.logp_NP).any():
         raise ConfigError(
             "dependence needs every pair scored, but logp_NP holds NaN; score them all"

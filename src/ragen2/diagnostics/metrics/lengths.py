@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ragen2.diagnostics.metrics.mutual_information import p_values
+from ragen2.diagnostics.statistics.inputs import score_matrix
 from ragen2.diagnostics.statistics.jackknife import credit, rivals, score_forms
 from ragen2.seeding import stream
 from ragen2.types import BoolArray, FloatArray, IntArray, ScoreMatrix
@@ -40,11 +41,7 @@ def length_control(
       owners are permuted only among traces of like length. Small ones say that length alone
       cannot explain the dependence; with ``resamples=0`` they are left out.
     """
-    matrix = ScoreMatrix(
-        np.asarray(logp_NP, dtype=np.float64),
-        np.asarray(length_N, dtype=np.int64),
-        np.asarray(owner_N, dtype=np.int64),
-    )
+    matrix = score_matrix(logp_NP, length_N, owner_N)
     found: dict[str, float] = {}
     explained = length_explained(matrix.length_N, matrix.owner_N)
     if explained is not None:

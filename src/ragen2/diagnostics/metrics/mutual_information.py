@@ -9,19 +9,21 @@ traces under P distinct prompts. In nats, with ``L = logp / length`` per token o
     H(Z|X)      = -mean matched
     H(Z)        = -mean marginal                    so H(Z) - H(Z|X) = MI
 
-The bound: the own prompt is one of the P in the mean, so marginal_i is at least matched_i - log P. Per token
-the mixture is one of geometric means, a proxy free of length; per sequence it is a true mixture, but soon at
-its bound.
+The bound: the own prompt is one of the P in the mean, so marginal_i is at least matched_i - log P. With the
+empirical prior the mean over j is weighted by each prompt's share of traces, and the bound is the entropy of
+these shares. Per token the mixture is one of geometric means, a proxy free of length; per sequence it is a
+true mixture, but soon at its bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from ragen2.diagnostics.metrics.grounding import measure_grounding, retrieval_chance
+from ragen2.diagnostics.statistics.inputs import check_name, check_resamples, score_matrix
 from ragen2.diagnostics.statistics.jackknife import (
     RECALL_AT,
     TIE,
@@ -44,6 +46,7 @@ from ragen2.seeding import stream
 from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
 IntervalKind = Literal["batch", "population"]
+Prior = Literal["uniform", "empirical"]
 STD_FLOOR = 1e-3
 """Added to the spread a z-score divides by, as the reference does."""
 EMA_DECAY = 0.9
@@ -62,6 +65,15 @@ class Ema:
     std: float
     std_seq: float
 
+    def check(self) -> None:
+        """Refuse an average that would make every later z-score NaN or wrong in sign."""
+        for name, value in (("std", self.std), ("std_seq", self.std_seq)):
+            if not 0.0 <= value < np.inf:
+                raise ValueError(
+                    f"ema.{name} must be finite and not negative, got {value:g}; "
+                    "pass ema=None to start a new average"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class _Average:
@@ -75,15 +87,17 @@ class _Average:
         """What ``next_ema`` will fold this batch into; the first batch is its own average."""
         if ema is None:
             return cls({"": 0.0, "_seq": 0.0}, 1.0)
+        ema.check()
         return cls({"": EMA_DECAY * ema.std, "_seq": EMA_DECAY * ema.std_seq}, 1.0 - EMA_DECAY)
 
 
-def measure(
+def measure(  # noqa: PLR0913 - three arrays, and one parameter per question
     logp_NP: FloatArray,
     length_N: IntArray,
     owner_N: IntArray,
     *,
     interval: IntervalKind = "batch",
+    prior: Prior = "uniform",
     resamples: int = 1000,
     ema: Ema | None = None,
     seed: int = 0,
@@ -97,6 +111,8 @@ def measure(
         owner_N: column of each trace's true prompt.
         interval: ``batch`` is for these prompts: traces vary, prompts stay. ``population`` is for
             batches of this size from where the prompts were drawn.
+        prior: how much each prompt weighs in the mixture: ``uniform``, as much as any other;
+            ``empirical``, its share of the traces. They differ where groups differ in size.
         resamples: bootstrap and permutation draws; 0 leaves intervals (but that of the grounded share)
             and p-values out.
         ema: spread of the marginal averaged over earlier steps; this batch is folded in, and the result
@@ -106,16 +122,17 @@ def measure(
     Intervals are left out where the batch cannot tell: of kind ``batch`` with one trace per prompt, of
     kind ``population`` with fewer than three prompts.
     """
-    matrix = ScoreMatrix(
-        np.asarray(logp_NP, dtype=np.float64),
-        np.asarray(length_N, dtype=np.int64),
-        np.asarray(owner_N, dtype=np.int64),
-    )
-    per_trace = trace_statistics(matrix)
+    check_name("interval", interval, get_args(IntervalKind))
+    check_name("prior", prior, get_args(Prior))
+    check_resamples(resamples)
+    matrix = score_matrix(logp_NP, length_N, owner_N)
+    weight_P = _weights(matrix, prior)
+    per_trace = trace_statistics(matrix, weight_P)
     average = _Average.after(ema)
     moments = _moments(per_trace)
     estimates = {name: float(value) for name, value in _metrics(moments, average).items()}
     metrics = estimates | _facts(moments, average, matrix)
+    metrics["mi_bound"] = _entropy(weight_P)
     metrics["retrieval_above_chance"] = (
         estimates["retrieval_accuracy"] - metrics["retrieval_chance"]
     )
@@ -125,9 +142,13 @@ def measure(
         if interval == "batch":
             bounds = _batch_intervals(matrix, per_trace, average, estimates, (resamples, rng))
         else:
-            bounds = _population_intervals(matrix, average, estimates, (resamples, rng))
+            bounds = _population_intervals(matrix, weight_P, average, estimates, (resamples, rng))
+        # Other batches may have other shares; these prompts with these shares cannot tell more.
+        most = metrics["mi_bound"] if interval == "batch" else float(np.log(len(weight_P)))
         for name, (low, high) in bounds.items():
-            metrics[f"{name}_low"], metrics[f"{name}_high"] = low, high
+            is_bound = name in {"mi_estimate", "mi_seq_estimate"}
+            metrics[f"{name}_low"] = low
+            metrics[f"{name}_high"] = max(metrics[name], min(high, most)) if is_bound else high
         found = p_values(matrix, np.zeros_like(matrix.owner_N), resamples, rng)
         metrics |= {f"{name}_p_value": value for name, value in found.items()}
     return metrics
@@ -162,13 +183,35 @@ def metrics_of(
     return _metrics(_moments(per_trace, weight_N), _Average.after(None))
 
 
-def next_ema(ema: Ema | None, matrix: ScoreMatrix) -> Ema:
+def next_ema(ema: Ema | None, matrix: ScoreMatrix, prior: Prior = "uniform") -> Ema:
     """Fold this batch's spread of the marginal into the average; the first batch starts it."""
-    moments, average = _moments(trace_statistics(matrix)), _Average.after(ema)
+    per_trace = trace_statistics(matrix, _weights(matrix, prior))
+    moments, average = _moments(per_trace), _Average.after(ema)
     return Ema(
         average.offset[""] + average.slope * float(moments["marginal_std"]),
         average.offset["_seq"] + average.slope * float(moments["marginal_std_seq"]),
     )
+
+
+def _weights(matrix: ScoreMatrix, prior: Prior) -> FloatArray:
+    """How much each prompt weighs in the mixture, up to a common factor."""
+    prompts = matrix.logp_NP.shape[1]
+    if prior == "uniform":
+        return np.ones(prompts)
+    weight_P = np.bincount(matrix.owner_N, minlength=prompts).astype(np.float64)
+    others_N = np.isfinite(matrix.logp_NP) @ weight_P - weight_P[matrix.owner_N]
+    if (weight_P > 0.0).sum() > 1 and not others_N.all():
+        raise ValueError(
+            f"trace {others_N.argmin()} is scored under no other prompt that has traces, so that the "
+            "empirical prior has no mixture for it; score it under one, or take prior='uniform'"
+        )
+    return weight_P
+
+
+def _entropy(weight_P: FloatArray) -> float:
+    """Entropy in nats of a prior: what a trace that names its prompt tells."""
+    held_P, total = weight_P[weight_P > 0.0], weight_P.sum()
+    return float(np.log(total) - (held_P * np.log(held_P)).sum() / total)
 
 
 def _moments(per_trace: dict[str, FloatArray], weight_N: FloatArray | None = None) -> Moments:
@@ -213,7 +256,6 @@ def _facts(moments: Moments, average: _Average, matrix: ScoreMatrix) -> dict[str
         facts[f"marginal_std{suffix}"] = std
         facts[f"marginal_std_ema{suffix}"] = average.offset[suffix] + average.slope * std
     facts["retrieval_chance"] = retrieval_chance(matrix)
-    facts["mi_bound"] = float(np.log(prompts))
     facts["num_traces"] = float(traces)
     facts["num_prompts"] = float(prompts)
     return facts
@@ -237,6 +279,7 @@ def _batch_intervals(
 
 def _population_intervals(
     matrix: ScoreMatrix,
+    weight_P: FloatArray,
     average: _Average,
     estimates: dict[str, float],
     draws: tuple[int, np.random.Generator],
@@ -245,7 +288,7 @@ def _population_intervals(
     prompts = matrix.logp_NP.shape[1]
     if prompts < 3:
         return {}
-    influence = prompt_influence(matrix, lambda moments: _metrics(moments, average))
+    influence = prompt_influence(matrix, lambda moments: _metrics(moments, average), weight_P)
     spread = stratified_spread(influence.values_PM, np.zeros(prompts, dtype=np.int64), *draws)
     if spread is None:
         return {}
@@ -317,9 +360,6 @@ def _intervals(
         if name.startswith("mi_") and interval == "population":
             above += _towards_zero(value, above)
         bounds[name] = (value - below, value + above)
-    for name in ("mi_estimate", "mi_seq_estimate"):
-        low, high = bounds[name]
-        bounds[name] = (low, max(estimates[name], min(high, float(np.log(prompts)))))
     low, high = bounds["retrieval_accuracy"]
     chance = retrieval_chance(matrix)
     return bounds | {"retrieval_above_chance": (low - chance, high - chance)}

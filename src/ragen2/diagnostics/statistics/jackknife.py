@@ -16,12 +16,17 @@ Moments = dict[str, FloatArray]
 """Mean of each trace statistic, and ``marginal_std``, over some weightings of a batch."""
 
 
-def trace_statistics(matrix: ScoreMatrix) -> dict[str, FloatArray]:
-    """Matched and marginal score of each trace in both forms, and its retrieval at each k."""
+def trace_statistics(
+    matrix: ScoreMatrix, weight_P: FloatArray | None = None
+) -> dict[str, FloatArray]:
+    """Matched and marginal score of each trace in both forms, and its retrieval at each k.
+
+    ``weight_P`` are the prompts' weights in the mixture, up to a factor; left out, all are equal.
+    """
     statistics: dict[str, FloatArray] = {}
     for suffix, scores_NP in score_forms(matrix).items():
         statistics[f"matched{suffix}"] = own_scores(scores_NP, matrix.owner_N)
-        statistics[f"marginal{suffix}"] = marginals(scores_NP, matrix.owner_N)
+        statistics[f"marginal{suffix}"] = marginals(scores_NP, matrix.owner_N, weight_P)
     better_NP, tied_NP = rivals(score_forms(matrix)[""], matrix.owner_N)
     for k in (1, *RECALL_AT):
         statistics[f"recall@{k}"] = credit(better_NP.sum(1), tied_NP.sum(1), k)
@@ -38,45 +43,50 @@ def own_scores(scores_NP: FloatArray, owner_N: IntArray) -> FloatArray:
     return scores_NP[np.arange(len(owner_N)), owner_N]
 
 
-def marginals(scores_NP: FloatArray, owner_N: IntArray) -> FloatArray:
+def marginals(
+    scores_NP: FloatArray, owner_N: IntArray, weight_P: FloatArray | None = None
+) -> FloatArray:
     """``log mean_j exp score[i, j]`` of each trace over all P prompts, scored or not.
 
-    The own prompt has weight 1/P and the other scored ones share the rest equally. Where the scored
-    ones are a uniform draw, the mean inside the log is estimated without bias.
+    The own prompt has its weight (1/P where all are equal), and the other scored ones share the rest as
+    their weights are. Where the scored ones are a uniform draw, the mean inside the log is estimated
+    without bias.
     """
-    prompts = scores_NP.shape[1]
-    own_N = own_scores(scores_NP, owner_N)
-    if prompts == 1:
-        return own_N
-    others_NP = _others(scores_NP, owner_N)
-    share_N = np.log((prompts - 1) / prompts / np.isfinite(others_NP).sum(1))
-    return np.asarray(np.logaddexp(own_N - np.log(prompts), _log_sum_exp(others_NP) + share_N))
+    mixture = _Mixture.of(scores_NP, owner_N, weight_P)
+    total = mixture.weight_P.sum()
+    own_N = mixture.own_N - np.log(total)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share_N = np.log((total - mixture.own_weight_N) / total / mixture.scored_N)
+        mixed_N = np.logaddexp(own_N, _log_sum_exp(mixture.others_NP) + share_N)
+    # Without any other prompt of weight the own one is all.
+    return np.asarray(np.where(mixture.scored_N > 0.0, mixed_N, own_N))
 
 
-def marginals_without_each(scores_NP: FloatArray, owner_N: IntArray) -> FloatArray:
+def marginals_without_each(
+    scores_NP: FloatArray, owner_N: IntArray, weight_P: FloatArray | None = None
+) -> FloatArray:
     """Marginal of trace i over all prompts but j, at [i, j]; only read where j is not i's own.
 
     The term of one prompt is taken out of the sum of all. Where that term is the largest the rest is
     summed anew, since the difference would be all rounding.
     """
-    prompts = scores_NP.shape[1]
+    mixture = _Mixture.of(scores_NP, owner_N, weight_P)
+    others_NP, weight_P = mixture.others_NP, mixture.weight_P
     rows = np.arange(len(owner_N))
-    others_NP = _others(scores_NP, owner_N)
     total_N = _log_sum_exp(others_NP)
     top_N = others_NP.argmax(1)
-    with np.errstate(divide="ignore"):
-        rest_NP = total_N[:, None] + np.log1p(-np.exp(others_NP - total_N[:, None]))
     without_top_NP = others_NP.copy()
     without_top_NP[rows, top_N] = -np.inf
-    rest_NP[rows, top_N] = _log_sum_exp(without_top_NP)
-    scored_NP = np.isfinite(others_NP)
-    left_NP = scored_NP.sum(1, keepdims=True) - scored_NP
-    own_NP = own_scores(scores_NP, owner_N)[:, None] - np.log(prompts - 1)
+    total_P = weight_P.sum() - weight_P
+    left_NP = mixture.scored_N[:, None] - np.where(np.isfinite(others_NP), weight_P, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share_NP = np.log((prompts - 2) / (prompts - 1) / left_NP)
+        rest_NP = total_N[:, None] + np.log1p(-np.exp(others_NP - total_N[:, None]))
+        rest_NP[rows, top_N] = _log_sum_exp(without_top_NP)
+        own_NP = mixture.own_N[:, None] - np.log(total_P)
+        share_NP = np.log((total_P - mixture.own_weight_N[:, None]) / total_P / left_NP)
         mixed_NP = np.logaddexp(own_NP, rest_NP + share_NP)
     # A trace scored under one other prompt alone keeps it: there is nothing to put in its place.
-    return np.where(left_NP > 0, mixed_NP, marginals(scores_NP, owner_N)[:, None])
+    return np.where(left_NP > 0.0, mixed_NP, marginals(scores_NP, owner_N, weight_P)[:, None])
 
 
 def rivals(scores_NP: FloatArray, owner_N: IntArray) -> tuple[BoolArray, BoolArray]:
@@ -94,11 +104,33 @@ def credit(better: IntArray, tied: IntArray, k: int) -> FloatArray:
     return np.asarray(np.clip((k - better) / tied, 0.0, 1.0))
 
 
-def _others(scores_NP: FloatArray, owner_N: IntArray) -> FloatArray:
-    """The scores under other prompts; minus infinity where there is none."""
-    others_NP = np.where(np.isnan(scores_NP), -np.inf, scores_NP)
-    others_NP[np.arange(len(owner_N)), owner_N] = -np.inf
-    return others_NP
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mixture:
+    """The terms of each trace's mixture, as logs of weight times likelihood, before they are normalised."""
+
+    weight_P: FloatArray
+    own_weight_N: FloatArray
+    own_N: FloatArray
+    others_NP: FloatArray
+    """Minus infinity at the own prompt and where there is no score or no weight."""
+    scored_N: FloatArray
+    """Weight of the other prompts that a trace was scored under."""
+
+    @classmethod
+    def of(cls, scores_NP: FloatArray, owner_N: IntArray, weight_P: FloatArray | None) -> _Mixture:
+        if weight_P is None:
+            weight_P = np.ones(scores_NP.shape[1])
+        with np.errstate(divide="ignore"):
+            log_weight_P = np.log(weight_P)
+        others_NP = np.where(np.isnan(scores_NP), -np.inf, scores_NP) + log_weight_P
+        others_NP[np.arange(len(owner_N)), owner_N] = -np.inf
+        return cls(
+            weight_P,
+            weight_P[owner_N],
+            own_scores(scores_NP, owner_N) + log_weight_P[owner_N],
+            others_NP,
+            np.where(np.isfinite(others_NP), weight_P, 0.0).sum(1),
+        )
 
 
 def _log_sum_exp(values_NP: FloatArray) -> FloatArray:
@@ -118,11 +150,13 @@ class Influence:
 
 
 def prompt_influence(
-    matrix: ScoreMatrix, metrics: Callable[[Moments], dict[str, FloatArray]]
+    matrix: ScoreMatrix,
+    metrics: Callable[[Moments], dict[str, FloatArray]],
+    weight_P: FloatArray | None = None,
 ) -> Influence:
     """Leave out each prompt in turn; ``metrics`` makes the metrics of the moments that are left."""
     prompts = matrix.logp_NP.shape[1]
-    statistics = statistics_without_each(matrix)
+    statistics = statistics_without_each(matrix, weight_P)
     kept_NP = matrix.owner_N[:, None] != np.arange(prompts)
     without = metrics(_moments(statistics, kept_NP))
     pairs = {name: _pair_variance(values, matrix) for name, values in statistics.items()}
@@ -134,14 +168,16 @@ def prompt_influence(
     return Influence(values_PM, twice_M)
 
 
-def statistics_without_each(matrix: ScoreMatrix) -> dict[str, FloatArray]:
+def statistics_without_each(
+    matrix: ScoreMatrix, weight_P: FloatArray | None = None
+) -> dict[str, FloatArray]:
     """``trace_statistics`` of trace i when prompt j is not there, at [i, j]; 0 where j is i's own."""
     own_NP = matrix.owner_N[:, None] == np.arange(matrix.logp_NP.shape[1])
     found: dict[str, FloatArray] = {}
     for suffix, scores_NP in score_forms(matrix).items():
         matched_N = own_scores(scores_NP, matrix.owner_N)
         found[f"matched{suffix}"] = np.broadcast_to(matched_N[:, None], own_NP.shape)
-        found[f"marginal{suffix}"] = marginals_without_each(scores_NP, matrix.owner_N)
+        found[f"marginal{suffix}"] = marginals_without_each(scores_NP, matrix.owner_N, weight_P)
     better_NP, tied_NP = rivals(score_forms(matrix)[""], matrix.owner_N)
     fewer_better_NP = better_NP.sum(1, keepdims=True) - better_NP
     fewer_tied_NP = np.maximum(tied_NP.sum(1, keepdims=True) - tied_NP, 1)
