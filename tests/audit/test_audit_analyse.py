@@ -113,6 +113,17 @@ def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
     assert record.notes == ["1 reasoning traces were cut after 8192 characters"]
 
 
+def test_reasoning_in_chinese_that_shrinks_is_seen(audited, tmp_path):
+    """It has no spaces: counted by them, every trace would be one word."""
+    rows = []
+    for one in make_rollouts(steps=range(1, 25)):
+        text = "我看着地图然后慢慢地走向目标所在的地方" * (25 - one.step)
+        rows.append(verl_row(one) | {"output": f"<think>{text}</think>"})
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.steps[-1].metrics["rollout/reasoning_words"] == 19.0
+    assert "reasoning_shrinkage" in [one.name for one in record.failures]
+
+
 def test_steps_that_were_left_out_are_told(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(steps=range(1, 8))]
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows), limits=SampleLimits(steps=3))

@@ -12,7 +12,6 @@ from ragen2.audit.text_model import (
     effective_traces,
     text_scores,
     word_probabilities,
-    words,
 )
 from ragen2.diagnostics import measure
 
@@ -122,11 +121,6 @@ def test_the_pull_of_a_word_follows_the_spread_of_its_counts():
         [(70 + first * pooled[0]) / (100 + first), (30 + second * pooled[1]) / (100 + second)]
     )
     assert word_probabilities(counts_PV)[0] == pytest.approx(raw / raw.sum())
-
-
-def test_words_are_lower_case_words_marks_and_ideographs():
-    assert words("Go LEFT, now_2!") == ["go", "left", ",", "now_2", "!"]
-    assert words("向左走 ok") == ["向", "左", "走", "ok"]
 
 
 def test_effective_traces_are_one_over_the_chance_that_two_are_equal():
