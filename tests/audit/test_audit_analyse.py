@@ -95,15 +95,31 @@ def test_without_a_model_entropies_are_absent_with_the_reason(audited, tmp_path)
 
 def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=2)]
+    for row in rows:
+        row["output"] = "<think>hmm</think>"
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert record.regime is None
     assert record.steps[0].absent["collapse/first_turn"] == (
-        "fewer than two prompts have 3 reasoning traces to compare"
+        "no reasoning trace uses a word that tells the prompts apart; without --model this needs at "
+        "least 3 reasoning traces per prompt"
     )
     verdict = judge(as_run(record, tmp_path))
     assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
+
+
+@pytest.mark.parametrize("replies", [1, 2])
+def test_few_replies_that_quote_their_prompt_are_grounded_and_others_are_no_collapse(
+    audited, tmp_path, replies
+):
+    for grounded, regime in ((True, "diverse_grounded"), (False, "undecided")):
+        made = make_rollouts(steps=[1], tasks=6, members=replies, grounded=grounded)
+        path = write_jsonl(tmp_path / f"{regime}.jsonl", [verl_row(one) for one in made])
+        step = audited(path).steps[0]
+        assert step.regime == regime
+        assert step.metrics[f"{FIRST}one_sided"] == 1.0
+    assert step.note.endswith("log at least 3 replies per prompt, or pass --model")
 
 
 def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):

@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Likelihood, StepScores, plain
+from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
@@ -64,9 +65,13 @@ def analyse(
     progress = _Progress()
     has_rewards, note = _believable_rewards(log)
     steps = []
-    for sample in log.steps:
+    scored = [
+        likelihood.score_steps([_traces(sample, position) for sample in log.steps])
+        for position in range(settings.limits.turns)
+    ]
+    for sample, *scores in zip(log.steps, *scored, strict=True):
         progress.scores = []
-        steps.append(_step(sample, settings, likelihood, progress, has_rewards=has_rewards))
+        steps.append(_step(sample, scores, likelihood.kind, progress, has_rewards=has_rewards))
         if progress.scores and keep_scores is not None:
             keep_scores(ScoreRecord(step=sample.step, scopes=progress.scores))
         done()
@@ -95,8 +100,8 @@ def analyse(
 
 def _step(
     sample: StepSample,
-    settings: ReadSettings,
-    likelihood: Likelihood,
+    scored: Sequence[StepScores],
+    kind: Kind,
     progress: _Progress,
     *,
     has_rewards: bool,
@@ -110,9 +115,13 @@ def _step(
     else:
         absent["reward"] = absent["triage"] = "the log holds no usable rewards"
     named, why = None, ""
-    for position in range(settings.limits.turns):
+    for position, scores in enumerate(scored):
         scope = "first_turn" if position == 0 else f"turn_{position + 1}"
-        found, missing = _collapse(sample, position, likelihood, progress, scope)
+        found, missing = _collapse(sample, position, scores, progress, scope)
+        if found and kind == "text":
+            found, missing = _of_wording(found, _traces(sample, position))
+        if found and scores.is_one_sided:
+            found["one_sided"] = 1.0
         metrics |= {f"collapse/{scope}/{name}": value for name, value in found.items()}
         absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
         if position == 0 and found:
@@ -175,12 +184,9 @@ def _blind(step: int, found: Triaged) -> BlindPrompt:
 
 
 def _collapse(
-    sample: StepSample, position: int, likelihood: Likelihood, progress: _Progress, scope: str
+    sample: StepSample, position: int, scored: StepScores, progress: _Progress, scope: str
 ) -> tuple[Metrics, dict[str, str]]:
     """Proxies of one turn position, and what of them is missing and why."""
-    prompts = [one.traces[position].items for one in sample.prompts()]
-    prompts = [traces for traces in prompts if traces]
-    scored = likelihood.score(prompts)
     if position == 0:
         progress.unused += scored.unused
     if scored.matrix is None:
@@ -197,9 +203,13 @@ def _collapse(
         ema=before,
         seed=stream_key("audit", sample.step, position) % 2**31,
     )
-    if likelihood.kind != "text":
-        return found, {}
-    return _of_wording(found, prompts)
+    return found, {}
+
+
+def _traces(sample: StepSample, position: int) -> list[list[TextTrace]]:
+    """Kept traces of each prompt at one turn position; prompts without any are left out."""
+    kept = [one.traces[position].items for one in sample.prompts()]
+    return [traces for traces in kept if traces]
 
 
 def _row_sources(scored: StepScores, turn: int) -> list[RowSource]:
@@ -227,12 +237,14 @@ def _of_wording(
 ) -> tuple[Metrics, dict[str, str]]:
     """Without a model there are no entropies of a policy, only of wording; the others are left out.
 
-    H(Z|X) per sequence is then the collision entropy of exact wordings: at most the true one.
+    H(Z|X) per sequence is then the collision entropy of exact wordings: at most the true one. With one
+    trace per prompt it is that of all prompts together, the same where reasoning ignores its prompt.
     """
     dropped = [name for name in found if name.startswith(_OF_A_POLICY)]
     kept = {name: value for name, value in found.items() if name not in dropped}
     absent = {f"/{name}": NEEDS_MODEL for name in dropped if not name.endswith(("_low", "_high"))}
-    effective = effective_traces([[one.reasoning for one in traces] for traces in prompts])
+    texts = [[one.reasoning for one in traces] for traces in prompts]
+    effective = effective_traces(texts) or effective_traces([list(chain(*texts))])
     if effective is not None:
         kept["conditional_entropy_seq"] = math.log(effective)
         absent.pop("/conditional_entropy_seq", None)

@@ -24,6 +24,11 @@ SIGNIFICANT = 0.01
 ONE_REASONING = math.log(2.0)
 """Spread of H(Z|X) under the null of one trace per prompt: below two effective ones, it is one."""
 
+ONE_SIDED = (
+    "traces share no more words with their own prompt than with others, which does not show that they "
+    "ignore it; log at least 3 replies per prompt, or pass --model"
+)
+
 
 class Regime(StrEnum):
     """Where a batch lies in the plane of H(Z|X) and I(X;Z)."""
@@ -53,6 +58,8 @@ def regime(metrics: Mapping[str, float], baseline: Mapping[str, float] | None = 
     is_diverse = metrics["conditional_entropy_seq"] >= diversity_threshold(baseline)
     if is_grounded:
         return Regime.DIVERSE_GROUNDED if is_diverse else Regime.COMPRESSED_GROUNDED
+    if is_diverse and is_one_sided(metrics):
+        return Regime.UNDECIDED
     return Regime.TEMPLATE_COLLAPSE if is_diverse else Regime.LOW_ENTROPY_COLLAPSE
 
 
@@ -62,12 +69,19 @@ def explain_regime(
     """Why ``regime`` gave its verdict, in one line with the numbers."""
     verdict = regime(metrics, baseline)
     name = verdict.value.replace("_", " ")
+    if verdict is Regime.UNDECIDED and is_one_sided(metrics):
+        return f"{name}: {ONE_SIDED}"
     if verdict is Regime.UNDECIDED:
         return (
             f"{name}: {metrics['num_traces']:.0f} traces of {metrics['num_prompts']:.0f} prompts "
             "are too few, even perfect retrieval could be chance"
         )
     return f"{name}: {_grounding_words(metrics, baseline)}; {_diversity_words(metrics, baseline)}"
+
+
+def is_one_sided(metrics: Mapping[str, float]) -> bool:
+    """Whether scores were of words shared with the prompt alone: without any, nothing is known."""
+    return metrics.get("one_sided", 0.0) > 0.0
 
 
 def beats_null(metrics: Mapping[str, float]) -> bool:
