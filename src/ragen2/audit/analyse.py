@@ -10,14 +10,15 @@ from itertools import chain
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, plain
+from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, opening, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
-from ragen2.diagnostics.base import Attempts, Played
+from ragen2.diagnostics.base import Attempts, Measured, Metrics, Played
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
 from ragen2.diagnostics.judging.regime import explain_regime
+from ragen2.diagnostics.metrics.quotation import quotation
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.diagnostics.metrics.wording import words
 from ragen2.runs.record import AuditRecord, BlindPrompt, FoundFailure, Rows, StepRecord
@@ -35,8 +36,6 @@ _OF_A_POLICY = (
     "matched_logprob",
     "marginal_logprob",
 )
-
-Metrics = dict[str, float]
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ def _step(
     has_rewards: bool,
 ) -> StepRecord:
     metrics = _surface(sample)
-    absent: dict[str, str] = {}
+    absent = metrics.absent
     plays = [play for prompt in sample.prompts() for play in prompt.plays.items]
     known = [play for play in plays if play.reward is not None]
     if known and has_rewards:
@@ -129,22 +128,22 @@ def _step(
     return StepRecord(step=sample.step, metrics=metrics, absent=absent, regime=named, note=why)
 
 
-def _surface(sample: StepSample) -> Metrics:
-    """Counts of the whole step, and the variety of the kept traces."""
-    metrics = {
+def _surface(sample: StepSample) -> Measured:
+    """Counts of the whole step, the variety of the kept traces, and what they take over from prompts."""
+    kept = _traces(sample, 0)
+    shown = [opening(traces[0].prompt) for traces in kept]
+    texts = [[trace.reasoning for trace in traces] for traces in kept]
+    metrics = quotation(shown, texts, seed=sample.step).under("rollout")
+    metrics |= {
         "audit/rollouts": float(sample.num_rollouts),
         "audit/reasonings": float(sample.num_traces),
         "audit/prompts_kept": float(len(sample.prompts())),
     }
     if sample.num_traces:
         metrics["rollout/reasoning_words"] = sample.reasoning_words / sample.num_traces
-    texts = [
-        " ".join(words(trace.reasoning))
-        for one in sample.prompts()
-        for trace in one.traces[0].items
-    ]
-    if texts:
-        metrics["rollout/distinct_reasoning_ratio"] = len(set(texts)) / len(texts)
+    wordings = [" ".join(words(text)) for some in texts for text in some]
+    if wordings:
+        metrics["rollout/distinct_reasoning_ratio"] = len(set(wordings)) / len(wordings)
     flags = [play.solved for one in sample.prompts() for play in one.plays.items]
     known = [flag for flag in flags if flag is not None]
     if known:
