@@ -29,7 +29,7 @@ import numpy as np
 from ragen2.audit.likelihoods import WordLikelihood
 from ragen2.audit.reservoir import TextTrace
 from ragen2.backends.agent import open_policy
-from ragen2.diagnostics.judging.regime import COLLAPSED, GROUNDED, name_regime
+from ragen2.diagnostics.judging.regime import COLLAPSED, GROUNDED, Entropies, name_regime
 from ragen2.diagnostics.metrics.grounding import grounded_share, rank_counts
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
@@ -151,7 +151,7 @@ def count(kind: str, prompts: int, traces: int, share: float, repetitions: int) 
         matrix = DRAWS[kind](prompts, traces, share, rng)
         one = grounded_share([] if matrix is None else [rank_counts(matrix)])
         found.append((one.share, one.low, one.high))
-        named[name_regime(one, None).value] += 1
+        named[name_regime(one, Entropies()).value] += 1
     means: FloatArray = np.mean(found, axis=0)
     covered = sum(low - 1e-9 <= share <= high + 1e-9 for _, low, high in found)
     wrong = GROUNDED if share <= MOSTLY_TEMPLATE else COLLAPSED if share >= HEALTHY else ()

@@ -95,10 +95,13 @@ def test_without_a_model_entropies_are_absent_with_the_reason(audited, tmp_path)
 
 def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=2)]
+    for row in rows:
+        row["output"] = "<think>hmm</think>"
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert record.regime is None
     assert record.steps[0].absent["collapse/first_turn"] == (
-        "fewer than two prompts have 3 reasoning traces to compare"
+        "no reasoning trace uses a word that tells the prompts apart; without --model this needs at "
+        "least 3 reasoning traces per prompt"
     )
     verdict = judge(as_run(record, tmp_path))
     assert (verdict.word, verdict.text) == (
@@ -109,11 +112,35 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
 
 
+@pytest.mark.parametrize("replies", [1, 2])
+def test_few_replies_that_quote_their_prompt_are_grounded_and_others_are_no_collapse(
+    audited, tmp_path, replies
+):
+    for grounded, regime in ((True, "diverse_grounded"), (False, "undecided")):
+        made = make_rollouts(steps=[1], tasks=6, members=replies, grounded=grounded)
+        path = write_jsonl(tmp_path / f"{regime}.jsonl", [verl_row(one) for one in made])
+        step = audited(path).steps[0]
+        assert step.regime == regime
+        assert step.metrics[f"{FIRST}fitted_traces"] == 0.0
+    assert step.note.endswith("log at least 3 replies per prompt, or pass --model")
+
+
 def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts()]
     rows[0]["output"] = f"<think>{'word ' * 4000}</think>"
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
     assert record.notes == ["1 reasoning traces were cut after 8192 characters"]
+
+
+def test_reasoning_in_chinese_that_shrinks_is_seen(audited, tmp_path):
+    """It has no spaces: counted by them, every trace would be one word."""
+    rows = []
+    for one in make_rollouts(steps=range(1, 25)):
+        text = "我看着地图然后慢慢地走向目标所在的地方" * (25 - one.step)
+        rows.append(verl_row(one) | {"output": f"<think>{text}</think>"})
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert record.steps[-1].metrics["rollout/reasoning_words"] == 19.0
+    assert "reasoning_shrinkage" in [one.name for one in record.failures]
 
 
 def test_steps_that_were_left_out_are_told(audited, tmp_path):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ragen2.audit.likelihoods import WordLikelihood
+from ragen2.audit.likelihoods import WordLikelihood, opening
 from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.text_model import (
     FEWEST_TRACES,
+    StepTexts,
+    TextScores,
+    dispersion,
     effective_traces,
     text_scores,
     word_probabilities,
-    words,
 )
 from ragen2.diagnostics import measure
+from ragen2.types import FloatArray
 
 WORDS = [f"w{index}" for index in range(30)]
 
@@ -37,8 +40,25 @@ def reasonings(
     ]
 
 
-def measured(texts: list[list[str]], *, resamples: int = 100, seed: int = 0) -> dict[str, float]:
-    matrix = text_scores(texts).matrix
+def scored(texts: list[list[str]], prompts: list[str] | None = None) -> TextScores:
+    """Scores of one step; prompts that nobody quotes, when left out."""
+    (found,) = text_scores([StepTexts(prompts or [f"#{n}" for n in range(len(texts))], texts)])
+    assert isinstance(found, TextScores), found
+    return found
+
+
+def probabilities(counts_PV: FloatArray) -> FloatArray:
+    return word_probabilities(counts_PV, dispersion(counts_PV))
+
+
+def measured(
+    texts: list[list[str]],
+    prompts: list[str] | None = None,
+    *,
+    resamples: int = 100,
+    seed: int = 0,
+) -> dict[str, float]:
+    matrix = scored(texts, prompts).matrix
     return measure(matrix.logp_NP, matrix.length_N, matrix.owner_N, resamples=resamples, seed=seed)
 
 
@@ -75,24 +95,29 @@ def test_equal_reasonings_for_everything_are_exactly_at_chance():
 
 def test_every_model_is_fitted_to_equally_many_and_none_is_scored_by_its_own():
     texts = reasonings(1, prompts=3, traces=8)
-    scores = text_scores([texts[0], texts[1][:6], texts[2]])
+    scores = scored([texts[0], texts[1][:6], texts[2]])
     # The median prompt has 8 reasonings: 4 are fitted to, and what is left is scored.
     assert np.bincount(scores.matrix.owner_N).tolist() == [4, 2, 4]
     changed = [*texts[2][:4], *(["quite other words"] * 4)]
-    other = text_scores([texts[0], texts[1][:6], changed])
+    other = scored([texts[0], texts[1][:6], changed])
     assert np.array_equal(scores.matrix.logp_NP[:6], other.matrix.logp_NP[:6])
 
 
 def test_prompts_with_too_few_reasonings_are_left_out():
     texts = reasonings(2, prompts=4, traces=6)
-    scores = text_scores([texts[0], texts[1][: FEWEST_TRACES - 1], texts[2], texts[3]])
+    scores = scored([texts[0], texts[1][: FEWEST_TRACES - 1], texts[2], texts[3]])
     assert scores.prompts == (0, 2, 3)
-    assert text_scores([texts[0], texts[1][:2], []]) is None
+    lonely, silent = text_scores([StepTexts("ab", [texts[0], []]), StepTexts("ab", [["x"], ["y"]])])
+    assert lonely == "needs reasoning traces of at least 2 prompts, found 1"
+    assert silent == (
+        "no reasoning trace uses a word that tells the prompts apart; without --model this needs at "
+        "least 3 reasoning traces per prompt"
+    )
 
 
 def test_a_word_that_differs_by_chance_keeps_its_pooled_frequency():
     even, own = [50.0, 50.0, 50.0], [10.0, 0.0, 0.0]
-    words_PV = word_probabilities(np.array([even, own, [0.0] * 3]).T)
+    words_PV = probabilities(np.array([even, own, [0.0] * 3]).T)
     assert words_PV.sum(1) == pytest.approx(1.0)
     assert words_PV[1, 0] == pytest.approx(words_PV[2, 0])
     assert words_PV[0, 1] > 10 * words_PV[1, 1]
@@ -100,7 +125,7 @@ def test_a_word_that_differs_by_chance_keeps_its_pooled_frequency():
 
 def test_word_probabilities_are_those_of_the_formula():
     """Counts 9 and 1 of ten words: the pull of the formula is below the least, which is 2."""
-    words_PV = word_probabilities(np.array([[9.0, 1.0, 0.0], [1.0, 9.0, 0.0]]))
+    words_PV = probabilities(np.array([[9.0, 1.0, 0.0], [1.0, 9.0, 0.0]]))
     pooled = np.array([10.5, 10.5, 0.5]) / 21.5
     ratio = ((9 - 10 * pooled[0]) ** 2 + (1 - 10 * pooled[0]) ** 2) / (10 * pooled[0])
     assert (10 - ratio) / (ratio - 1) < 2.0
@@ -121,12 +146,7 @@ def test_the_pull_of_a_word_follows_the_spread_of_its_counts():
     raw = np.array(
         [(70 + first * pooled[0]) / (100 + first), (30 + second * pooled[1]) / (100 + second)]
     )
-    assert word_probabilities(counts_PV)[0] == pytest.approx(raw / raw.sum())
-
-
-def test_words_are_lower_case_words_marks_and_ideographs():
-    assert words("Go LEFT, now_2!") == ["go", "left", ",", "now_2", "!"]
-    assert words("向左走 ok") == ["向", "左", "走", "ok"]
+    assert probabilities(counts_PV)[0] == pytest.approx(raw / raw.sum())
 
 
 def test_effective_traces_are_one_over_the_chance_that_two_are_equal():
@@ -137,27 +157,128 @@ def test_effective_traces_are_one_over_the_chance_that_two_are_equal():
     assert effective_traces([["a"], ["b"]]) is None
 
 
-def test_how_words_are_compared_can_be_given():
-    texts = [[f"go to {place} then {place} again {n}" for n in range(8)] for place in "abcd"]
-    for uses_pairs in (False, True):
-        scores = text_scores(texts, uses_pairs=uses_pairs)
-        assert scores.uses_pairs is uses_pairs
-    given, chosen = text_scores(texts, uses_pairs=True), text_scores(texts)
-    if chosen.uses_pairs:
-        assert (given.matrix.logp_NP == chosen.matrix.logp_NP).all()
+DIRECTIONS = ("north", "east", "south", "west", "up", "down", "in", "out")
 
 
-def traces(texts: list[list[str]]) -> list[list[TextTrace]]:
-    return [[TextTrace("prompt", "", text) for text in prompt] for prompt in texts]
+def stated_directions(seed: int, *, quoted: bool, steps: int = 20) -> list[StepTexts]:
+    """8 prompts x 8 traces a step: shared filler, directions at random, and "go" with the prompt's own."""
+    rng = np.random.default_rng(seed)
+    shares = 1.0 / np.arange(1, 61)
+    made = []
+    for step in range(steps):
+        traces = []
+        for own in DIRECTIONS:
+            traces.append([])
+            for _ in range(8):
+                text = [
+                    f"w{n}" for n in rng.choice(60, rng.integers(20, 60), p=shares / shares.sum())
+                ]
+                for word in (*rng.choice(DIRECTIONS, 2), f"go {own}"):
+                    text.insert(int(rng.integers(len(text))), str(word))
+                traces[-1].append(" ".join(text))
+        prompts = [
+            f"board {step}: it lies {own if quoted else '?'} {n}"
+            for n, own in enumerate(DIRECTIONS)
+        ]
+        made.append(StepTexts(prompts, traces))
+    return made
 
 
-def test_a_log_is_scored_as_its_first_step_asks_for():
-    in_order = [["a b " * (n + 1) for n in range(6)], ["b a " * (n + 1) for n in range(6)]]
-    by_word = [["red " * (n + 1) for n in range(6)], ["blue " * (n + 1) for n in range(6)]]
-    assert text_scores(in_order).uses_pairs
-    assert not text_scores(by_word).uses_pairs
-    likelihood = WordLikelihood()
-    likelihood.score(traces(in_order))
-    found = likelihood.score(traces(by_word)).matrix
-    expected = text_scores(by_word, uses_pairs=True).matrix
-    assert (found.logp_NP == expected.logp_NP).all()
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_direction_that_every_trace_states_is_seen_in_every_step(quoted):
+    """The words are shared by all prompts, only their order tells; 20 steps of 64 traces, chance 1/8."""
+    accuracy, critics = [], set()
+    for found in text_scores(stated_directions(0, quoted=quoted)):
+        assert isinstance(found, TextScores)
+        matrix = found.matrix
+        metrics = measure(matrix.logp_NP, matrix.length_N, matrix.owner_N, resamples=100)
+        accuracy.append(metrics["retrieval_accuracy"])
+        critics.add(found.critics)
+        assert (matrix.logp_NP <= 0.0).all()
+    assert min(accuracy) > 0.8
+    assert len(critics) == 1, "one way of scoring for the whole log"
+    assert "pairs" in critics.pop()
+
+
+def test_the_first_step_does_not_settle_how_the_others_are_scored():
+    """Its traces say nothing; what tells the prompts of all later steps apart is the order of words."""
+    nothing = StepTexts([*"ab"], [[f"x{n} " * 9 for n in range(6)] for _ in range(2)])
+    order = StepTexts(
+        [*"ab"], [["a b " * (n + 1) for n in range(6)], ["b a " * (n + 1) for n in range(6)]]
+    )
+    for log in ([nothing, order, order], [order, order, nothing]):
+        assert all(one.critics == ("pairs",) for one in text_scores(log))
+
+
+def test_scored_traces_have_no_say_in_how_they_are_scored():
+    log = stated_directions(1, quoted=True, steps=2)
+    first, _ = text_scores(log)
+    changed = StepTexts(
+        log[1].prompts, [[*texts[:4], *["go north"] * 4] for texts in log[1].traces]
+    )
+    again, _ = text_scores([log[0], changed])
+    assert np.array_equal(first.matrix.logp_NP, again.matrix.logp_NP)
+
+
+def quoting(seed: int, *, share: float, replies: int, prompts: int = 16) -> StepTexts:
+    """Prompts of 5 to 300 words and six numbers; traces of words and numbers, a share of which quote."""
+    rng = np.random.default_rng(seed)
+    vocabulary = [f"w{n}" for n in range(200)]
+    odds = 1.0 / np.arange(1, 201)
+
+    def filler(least: int, most: int) -> list[str]:
+        return [
+            str(w) for w in rng.choice(vocabulary, rng.integers(least, most), p=odds / odds.sum())
+        ]
+
+    made, traces = [], []
+    for _ in range(prompts):
+        numbers = rng.integers(1, 100, 6)
+        made.append(" ".join(["Solve this.", *filler(5, 300), *map(str, numbers)]))
+        sources = [
+            numbers if rng.random() < share else rng.integers(1, 100, 6) for _ in range(replies)
+        ]
+        traces.append([" ".join([*filler(20, 60), *map(str, one[:3])]) for one in sources])
+    return StepTexts(made, traces)
+
+
+@pytest.mark.parametrize("replies", [1, 2])
+def test_one_reply_per_prompt_is_enough_where_it_quotes_its_prompt(replies):
+    found = [quoting(seed, share=1.0, replies=replies) for seed in range(20)]
+    accuracy = [measured(one.traces, one.prompts)["retrieval_accuracy"] for one in found]
+    assert np.mean(accuracy) > 0.6  # chance is 1/16
+    scores = scored(found[0].traces, found[0].prompts)
+    assert (scores.critics, scores.num_fitted) == (("prompt",), 0)
+    assert len(scores.matrix.owner_N) == 16 * replies
+
+
+@pytest.mark.parametrize("replies", [1, 2, 4])
+def test_replies_that_quote_no_prompt_are_at_chance_however_long_prompts_are(replies):
+    made = [quoting(seed, share=0.0, replies=replies) for seed in range(150)]
+    found = [measured(one.traces, one.prompts, seed=seed) for seed, one in enumerate(made)]
+    excess = np.array([one["retrieval_above_chance"] for one in found])
+    assert abs(excess.mean()) < 3 * excess.std() / np.sqrt(len(excess))
+    for name in ("mi_p_value", "retrieval_p_value"):
+        assert np.mean([one[name] <= 0.05 for one in found]) <= 0.1
+
+
+def test_what_all_prompts_say_is_no_evidence():
+    """The system prompt is quoted by every trace, and each prompt's own word by none."""
+    texts = [["reach the goal"], ["avoid the holes and reach the goal"], ["the goal"]]
+    prompts = [f"avoid the holes and reach the goal {own}" for own in ("red", "green", "blue")]
+    (found,) = text_scores([StepTexts(prompts, texts)])
+    assert isinstance(found, str)
+
+
+def test_the_prompt_of_a_later_turn_is_what_came_before_the_first_reply():
+    chat = (("system", "s"), ("user", "left"), ("assistant", "my words"), ("user", "moved"))
+    assert opening(chat) == opening(chat[:2]) == "s\nleft"
+
+
+def test_without_a_model_few_replies_are_scored_one_sidedly():
+    step = [
+        [TextTrace(f"find the {own} box", "", f"go to {own}")] for own in ("red", "blue", "old")
+    ]
+    (found,) = WordLikelihood().score_steps([step])
+    assert found.num_fitted == 0
+    assert (found.matrix.logp_NP.argmax(1) == [0, 1, 2]).all()

@@ -6,17 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Likelihood, StepScores, plain
+from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, opening, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
-from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
-from ragen2.diagnostics.base import Attempts, Played
+from ragen2.diagnostics import Ema, measure, next_ema, reward_spread
+from ragen2.diagnostics.base import Attempts, Measured, Metrics, Played
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
-from ragen2.diagnostics.judging.regime import explain_regime
+from ragen2.diagnostics.judging.periods import Period, periods
+from ragen2.diagnostics.metrics.collapse import FIRST_TURN, PREFIX
+from ragen2.diagnostics.metrics.grounding import allow_for_unseen
+from ragen2.diagnostics.metrics.quotation import quotation
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
 from ragen2.diagnostics.metrics.wording import words
 from ragen2.runs.record import AuditRecord, BlindPrompt, FoundFailure, Rows, StepRecord
@@ -35,16 +39,12 @@ _OF_A_POLICY = (
     "marginal_logprob",
 )
 
-Metrics = dict[str, float]
-
 
 @dataclass(slots=True)
 class _Progress:
     """What earlier steps leave for later ones."""
 
     emas: dict[int, Ema] = field(default_factory=dict)
-    baseline: Metrics | None = None
-    """The first step with a verdict: what the run could do at its start."""
     unused: Counter[str] = field(default_factory=Counter)
     blind: list[BlindPrompt] = field(default_factory=list)
     scores: list[ScopeScores] = field(default_factory=list)
@@ -64,13 +64,18 @@ def analyse(
     progress = _Progress()
     has_rewards, note = _believable_rewards(log)
     steps = []
-    for sample in log.steps:
+    scored = [
+        likelihood.score_steps([_traces(sample, position) for sample in log.steps])
+        for position in range(settings.limits.turns)
+    ]
+    for sample, *scores in zip(log.steps, *scored, strict=True):
         progress.scores = []
-        steps.append(_step(sample, settings, likelihood, progress, has_rewards=has_rewards))
+        steps.append(_step(sample, scores, likelihood.kind, progress, has_rewards=has_rewards))
         if progress.scores and keep_scores is not None:
             keep_scores(ScoreRecord(step=sample.step, scopes=progress.scores))
         done()
-    judged = [(one.step, one.regime) for one in steps if one.regime]
+    found = periods(steps, FIRST_TURN)
+    steps = _in_periods(steps, found)
     return AuditRecord(
         sources=list(sources),
         formats=log.formats,
@@ -86,8 +91,8 @@ def analyse(
         unreadable=log.unreadable,
         notes=[*note, *_notes(log, settings)],
         steps=steps,
-        regime=judged[-1][1] if judged else None,
-        regime_since=_since(judged),
+        regime=found[-1].regime.value if found else None,
+        regime_since=found[-1].since if found else None,
         failures=[_failure(one) for one in find_failures(_as_training(steps))],
         blind_prompts=progress.blind[-MOST_BLIND:],
     )
@@ -95,47 +100,48 @@ def analyse(
 
 def _step(
     sample: StepSample,
-    settings: ReadSettings,
-    likelihood: Likelihood,
+    scored: Sequence[StepScores],
+    kind: Kind,
     progress: _Progress,
     *,
     has_rewards: bool,
 ) -> StepRecord:
     metrics = _surface(sample)
-    absent: dict[str, str] = {}
+    absent = metrics.absent
     plays = [play for prompt in sample.prompts() for play in prompt.plays.items]
     known = [play for play in plays if play.reward is not None]
     if known and has_rewards:
         metrics |= _rewards(sample.step, known, progress)
     else:
         absent["reward"] = absent["triage"] = "the log holds no usable rewards"
-    named, why = None, ""
-    for position in range(settings.limits.turns):
+    for position, scores in enumerate(scored):
         scope = "first_turn" if position == 0 else f"turn_{position + 1}"
-        found, missing = _collapse(sample, position, likelihood, progress, scope)
+        found, missing = _collapse(sample, position, scores, progress, scope)
+        if found and kind == "text":
+            found, missing = _of_wording(found, _traces(sample, position))
+        if found and scores.num_fitted is not None:
+            found |= allow_for_unseen(found, scores.num_fitted)
         metrics |= {f"collapse/{scope}/{name}": value for name, value in found.items()}
         absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
-        if position == 0 and found:
-            named, why = _regime(found, progress)
-    return StepRecord(step=sample.step, metrics=metrics, absent=absent, regime=named, note=why)
+    return StepRecord(step=sample.step, metrics=metrics, absent=absent)
 
 
-def _surface(sample: StepSample) -> Metrics:
-    """Counts of the whole step, and the variety of the kept traces."""
-    metrics = {
+def _surface(sample: StepSample) -> Measured:
+    """Counts of the whole step, the variety of the kept traces, and what they take over from prompts."""
+    kept = _traces(sample, 0)
+    shown = [opening(traces[0].prompt) for traces in kept]
+    texts = [[trace.reasoning for trace in traces] for traces in kept]
+    metrics = quotation(shown, texts, seed=sample.step).under("rollout")
+    metrics |= {
         "audit/rollouts": float(sample.num_rollouts),
         "audit/reasonings": float(sample.num_traces),
         "audit/prompts_kept": float(len(sample.prompts())),
     }
     if sample.num_traces:
         metrics["rollout/reasoning_words"] = sample.reasoning_words / sample.num_traces
-    texts = [
-        " ".join(words(trace.reasoning))
-        for one in sample.prompts()
-        for trace in one.traces[0].items
-    ]
-    if texts:
-        metrics["rollout/distinct_reasoning_ratio"] = len(set(texts)) / len(texts)
+    wordings = [" ".join(words(text)) for some in texts for text in some]
+    if wordings:
+        metrics["rollout/distinct_reasoning_ratio"] = len(set(wordings)) / len(wordings)
     flags = [play.solved for one in sample.prompts() for play in one.plays.items]
     known = [flag for flag in flags if flag is not None]
     if known:
@@ -175,12 +181,9 @@ def _blind(step: int, found: Triaged) -> BlindPrompt:
 
 
 def _collapse(
-    sample: StepSample, position: int, likelihood: Likelihood, progress: _Progress, scope: str
+    sample: StepSample, position: int, scored: StepScores, progress: _Progress, scope: str
 ) -> tuple[Metrics, dict[str, str]]:
     """Proxies of one turn position, and what of them is missing and why."""
-    prompts = [one.traces[position].items for one in sample.prompts()]
-    prompts = [traces for traces in prompts if traces]
-    scored = likelihood.score(prompts)
     if position == 0:
         progress.unused += scored.unused
     if scored.matrix is None:
@@ -197,9 +200,13 @@ def _collapse(
         ema=before,
         seed=stream_key("audit", sample.step, position) % 2**31,
     )
-    if likelihood.kind != "text":
-        return found, {}
-    return _of_wording(found, prompts)
+    return found, {}
+
+
+def _traces(sample: StepSample, position: int) -> list[list[TextTrace]]:
+    """Kept traces of each prompt at one turn position; prompts without any are left out."""
+    kept = [one.traces[position].items for one in sample.prompts()]
+    return [traces for traces in kept if traces]
 
 
 def _row_sources(scored: StepScores, turn: int) -> list[RowSource]:
@@ -227,35 +234,32 @@ def _of_wording(
 ) -> tuple[Metrics, dict[str, str]]:
     """Without a model there are no entropies of a policy, only of wording; the others are left out.
 
-    H(Z|X) per sequence is then the collision entropy of exact wordings: at most the true one.
+    H(Z|X) and H(Z) per sequence are then collision entropies of exact wordings: at most the true ones.
     """
     dropped = [name for name in found if name.startswith(_OF_A_POLICY)]
     kept = {name: value for name, value in found.items() if name not in dropped}
     absent = {f"/{name}": NEEDS_MODEL for name in dropped if not name.endswith(("_low", "_high"))}
-    effective = effective_traces([[one.reasoning for one in traces] for traces in prompts])
-    if effective is not None:
-        kept["conditional_entropy_seq"] = math.log(effective)
-        absent.pop("/conditional_entropy_seq", None)
+    texts = [[one.reasoning for one in traces] for traces in prompts]
+    for name, groups in (
+        ("conditional_entropy_seq", texts),
+        ("reasoning_entropy_seq", [list(chain(*texts))]),
+    ):
+        effective = effective_traces(groups)
+        if effective is not None:
+            kept[name] = math.log(effective)
+            absent.pop(f"/{name}", None)
     return kept, absent
 
 
-def _regime(found: Metrics, progress: _Progress) -> tuple[str | None, str]:
-    """The regime and the reason for it; the first step that has one is the baseline of the others."""
-    if "conditional_entropy_seq" not in found:
-        return None, ""
-    named, why = regime(found), explain_regime(found)
-    if progress.baseline is None and named is not Regime.UNDECIDED:
-        progress.baseline = found
-    return named.value, why
-
-
-def _since(judged: Sequence[tuple[int, str | None]]) -> int | None:
-    since = None
-    for step, name in reversed(judged):
-        if name != judged[-1][1]:
-            break
-        since = step
-    return since
+def _in_periods(steps: Sequence[StepRecord], found: Sequence[Period]) -> list[StepRecord]:
+    """The steps with the regime of their period, and why; those that were not measured have none."""
+    named = []
+    for step in steps:
+        at = [one for one in found if one.first_step <= step.step <= one.last_step]
+        is_measured = f"{PREFIX}retrieval_accuracy" in step.metrics
+        update = {"regime": at[0].regime.value, "note": at[0].text} if at and is_measured else {}
+        named.append(step.model_copy(update=update))
+    return named
 
 
 def _believable_rewards(log: Log) -> tuple[bool, list[str]]:

@@ -9,15 +9,16 @@ import json
 import os
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal, Protocol
 
 import numpy as np
 
 from ragen2.audit.reservoir import TextTrace
 from ragen2.audit.rollouts import Chat, LoggedPrompt, holds_images
-from ragen2.audit.text_model import FEWEST_TRACES, text_scores
+from ragen2.audit.text_model import StepTexts, text_scores
 from ragen2.errors import ModelError
 from ragen2.policy import ChatTokenizer, Pair
 from ragen2.scoring import Trace, cross_score
@@ -45,16 +46,22 @@ class StepScores:
     unused: Counter[str] = field(default_factory=Counter)
     traces: tuple[TextTrace, ...] = ()
     """The trace of each row of the matrix."""
+    num_fitted: int | None = None
+    """Without a model: traces that each prompt was fitted to."""
+
+
+Prompts = Sequence[Sequence[TextTrace]]
+"""One list of traces for each prompt of a step, in random order within each."""
 
 
 class Likelihood(Protocol):
-    """Scores the kept traces of a step under that step's prompts."""
+    """Scores the kept traces of each step under that step's prompts."""
 
     kind: Kind
     name: str
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
-        """One list of traces per prompt, in random order within each."""
+    def score_steps(self, steps: Sequence[Prompts]) -> Iterator[StepScores]:
+        """The scores of one step after the other."""
         ...
 
 
@@ -82,31 +89,32 @@ class TextServer(Protocol):
 
 
 class WordLikelihood:
-    """No model at all: the wording of the other traces of each prompt.
+    """No model at all: the wording of the other traces of each prompt, and of the prompt.
 
-    Whether word order counts is settled by the first step that can be scored and kept for all others:
-    two ways of scoring differ in scale, and a log that changed between them would seem to change.
+    How wording is compared is settled once, from all steps together: two ways of scoring differ in scale,
+    and a log that changed between them would seem to change.
     """
 
     kind: Kind = "text"
     name = "wording of the log's own reasoning traces"
 
-    def __init__(self) -> None:
-        self._uses_pairs: bool | None = None
-
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
+    def score_steps(self, steps: Sequence[Prompts]) -> Iterator[StepScores]:
         """Part of each prompt's traces are fitted to, the others scored."""
-        texts = [[trace.reasoning for trace in traces] for traces in prompts]
-        found = text_scores(texts, uses_pairs=self._uses_pairs)
-        if found is None:
-            return StepScores(
-                None, f"fewer than two prompts have {FEWEST_TRACES} reasoning traces to compare"
+        texts = [
+            StepTexts(
+                [opening(traces[0].prompt) for traces in prompts],
+                [[trace.reasoning for trace in traces] for traces in prompts],
             )
-        self._uses_pairs = found.uses_pairs
-        left_out = len(prompts) - len(found.prompts)
-        unused = Counter({"prompts with too few traces": left_out} if left_out else {})
-        rows = tuple(prompts[place][index] for place, index in found.rows)
-        return StepScores(found.matrix, unused=unused, traces=rows)
+            for prompts in steps
+        ]
+        for prompts, found in zip(steps, text_scores(texts), strict=True):
+            if isinstance(found, str):
+                yield StepScores(None, found)
+                continue
+            left_out = len(prompts) - len(found.prompts)
+            unused = Counter({"prompts with too few traces": left_out} if left_out else {})
+            rows = tuple(prompts[place][index] for place, index in found.rows)
+            yield StepScores(found.matrix, "", unused, rows, found.num_fitted)
 
 
 class PolicyLikelihood:
@@ -118,7 +126,11 @@ class PolicyLikelihood:
         self.policy = policy
         self.name = name
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
+    def score_steps(self, steps: Sequence[Prompts]) -> Iterator[StepScores]:
+        """Each step by itself."""
+        return map(self.score, steps)
+
+    def score(self, prompts: Prompts) -> StepScores:
         """Every trace under every distinct prompt."""
         unused: Counter[str] = Counter()
         traces: list[tuple[Trace, TextTrace]] = []
@@ -170,7 +182,11 @@ class ServerLikelihood:
         self.server = server
         self.name = name
 
-    def score(self, prompts: Sequence[Sequence[TextTrace]]) -> StepScores:
+    def score_steps(self, steps: Sequence[Prompts]) -> Iterator[StepScores]:
+        """Each step by itself."""
+        return map(self.score, steps)
+
+    def score(self, prompts: Prompts) -> StepScores:
         """Every trace under every distinct prompt, in one call."""
         unused: Counter[str] = Counter()
         traces, unused[IMAGES] = _readable(prompts)
@@ -200,6 +216,14 @@ def plain(prompt: LoggedPrompt) -> str:
     return f"{turns}Assistant: "
 
 
+def opening(prompt: LoggedPrompt) -> str:
+    """What the model saw before its first reply, as text: in later turns, without its own words."""
+    if isinstance(prompt, str):
+        return prompt
+    before = takewhile(lambda message: message[0] != "assistant", prompt)
+    return "\n".join(content for _, content in before)
+
+
 def _only_model(url: str) -> str:
     root = url.rstrip("/").removesuffix("/v1")
     request = urllib.request.Request(f"{root}/v1/models")  # noqa: S310 - the user's own http(s) URL
@@ -221,7 +245,7 @@ def _only_model(url: str) -> str:
     return names[0]
 
 
-def _readable(prompts: Sequence[Sequence[TextTrace]]) -> tuple[list[TextTrace], int]:
+def _readable(prompts: Prompts) -> tuple[list[TextTrace], int]:
     """Traces whose prompts are text, and how many others there are: a log has no pixels to score after."""
     traces = [trace for group in prompts for trace in group]
     readable = [trace for trace in traces if not holds_images(trace.prompt)]

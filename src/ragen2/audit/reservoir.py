@@ -21,6 +21,7 @@ from ragen2.audit.rollouts import (
     Unusable,
     digest,
 )
+from ragen2.diagnostics.metrics.wording import num_words
 
 MAX_CHARACTERS = 8192
 """Of a trace that are kept; memory and the cost of scoring are bounded by it."""
@@ -120,7 +121,7 @@ class StepSample:
         """Add one trace to the step's totals, kept or not."""
         self.num_traces += 1
         self.num_cut += len(split.reasoning) > MAX_CHARACTERS
-        self.reasoning_words += len(split.reasoning.split())
+        self.reasoning_words += num_words(split.reasoning)
 
     def prompts(self) -> list[PromptSample]:
         """Kept prompts in the order of their hashes, which is not the order of the log."""

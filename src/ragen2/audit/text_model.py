@@ -1,23 +1,30 @@
-"""Scores without a model: does the wording of a trace fit its own prompt's other traces best?
+"""Scores without a model: does the wording of a trace fit its own prompt better than the others?
 
-Each prompt gets a small language model of words, fitted to some of its traces; the remaining
-traces are scored under every prompt's model. That gives the matrix that a language model would
-give, so all that is measured on it stays the same, but it is about wording, not about likelihood
-under the policy.
+Three critics, each of which scores a trace under every prompt of its step:
 
-Every model is fitted to the same number of traces, and no trace is scored under a model that
-was fitted to it. If reasoning ignores its prompt, the scored ones are then exchangeable over the
-prompts: retrieval is at chance in expectation and permutation p-values are exact. Leaving out one
-trace at a time would score more of them, but each pair would count twice, once from each side,
-and the permutation null would be too narrow.
+* ``words``: the words of some of the prompt's traces, fitted; the remaining traces are scored,
+* ``pairs``: the same for pairs of neighbouring words, so that their order counts,
+* ``prompt``: the words of the prompt itself that tell it from the other prompts; needs no fit.
 
-Shape letters: N scored traces, P prompts, V words, B pairs of neighbouring words, T words of a trace.
+Those that tell the prompts apart best, together, are chosen once for the whole log, by holding out
+fitted traces of every step. That gives the matrix that a language model would give, so all that is
+measured on it stays the same, but it is about wording, not about likelihood under the policy.
+
+Every prompt of a step is fitted to the same number of traces, and no scored trace has a say in how it is
+scored. If reasoning ignores its prompt, the scored ones are then exchangeable over the prompts:
+retrieval is at chance in expectation and permutation p-values are exact. Leaving out one trace at a time
+would score more of them, but each pair would count twice, once from each side, and the permutation null
+would be too narrow.
+
+Shape letters: N scored traces, P prompts, V words (or pairs), T words of a trace, K critics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -28,10 +35,24 @@ FEWEST_TRACES = 3
 """A prompt needs two traces to be fitted to and one to be scored."""
 PRIOR_RANGE = (2.0, 1000.0)
 """Words' worth of trust in the pooled frequency of a word against a prompt's own: least and most."""
+PROMPT_SHARE = 0.05
+"""Share of a trace's words taken to come from its prompt. Retrieval was the same from 0.002 to 0.05."""
+FOLDS = 2
+"""Fitted traces of each prompt that are held out, one after the other, to choose the critics."""
 TIE = 1e-9
 """Scores closer than this are tied."""
-PAIR_PRIOR = 2.0
-"""Pairs' worth of trust in a prompt's word frequencies against its pairs."""
+Critic = Literal["words", "pairs", "prompt"]
+CRITICS: tuple[Critic, ...] = ("words", "pairs", "prompt")
+Texts = Sequence[Sequence[IntArray]]
+"""Traces of each prompt, as numbers of their words."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTexts:
+    """One step: the text of each distinct prompt, and its traces in random order."""
+
+    prompts: Sequence[str]
+    traces: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,141 +64,257 @@ class TextScores:
     """Place of each column in what was given; prompts with too few traces are left out."""
     rows: tuple[tuple[int, int], ...]
     """Of each row of the matrix: the prompt, and the trace among that prompt's, as they were given."""
-    uses_pairs: bool
-    """Whether the order of words counted, or the words alone."""
+    critics: tuple[Critic, ...]
+    """Those whose scores were averaged."""
+    num_fitted: int
+    """Traces that each prompt was fitted to. With 0 only its own words were compared: those that are
+    shared tell of dependence, a lack of them tells nothing."""
 
 
-def text_scores(
-    traces: Sequence[Sequence[str]], *, uses_pairs: bool | None = None
-) -> TextScores | None:
-    """Score a part of each prompt's traces; None when fewer than two prompts have enough.
+def text_scores(steps: Sequence[StepTexts]) -> list[TextScores | str]:
+    """Score traces of every step; a text says why a step has no scores.
 
-    ``traces`` must be in random order within each prompt: the first ones are fitted to. With
-    ``uses_pairs`` left out, those also say whether the order of words helps.
+    Where prompts have fewer than ``FEWEST_TRACES`` traces nothing can be fitted: all traces are scored, by
+    the words they share with the prompts alone.
     """
+    numbers: dict[str, int] = {}
+    divided = [_divide(step, numbers) for step in steps]
+    fitted = [step for step in divided if isinstance(step, _Step) and step.fitted]
+    chosen = _choose(fitted)
+    ratios = _pooled_ratios([step.fitted for step in fitted])
+    found: list[TextScores | str] = []
+    for step in divided:
+        if isinstance(step, str):
+            found.append(step)
+            continue
+        critics: tuple[Critic, ...] = chosen if step.fitted else ("prompt",)
+        scores_NP = np.mean([_score(critic, step, ratios) for critic in critics], axis=0)
+        if not step.fitted and np.ptp(scores_NP, axis=1).max() <= TIE:
+            found.append(
+                "no reasoning trace uses a word that tells the prompts apart; without --model this "
+                f"needs at least {FEWEST_TRACES} reasoning traces per prompt"
+            )
+            continue
+        length_N = np.array([len(text) for text in step.scored], dtype=np.int64)
+        matrix = ScoreMatrix(scores_NP, length_N, step.owner_N)
+        found.append(TextScores(matrix, step.places, step.rows, critics, step.num_fitted))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A step's texts as numbers of words, divided into those fitted to and those scored."""
+
+    prompts: list[IntArray]
+    """The different words of each prompt."""
+    fitted: list[list[IntArray]]
+    """As many traces of each prompt; empty where none can be spared."""
+    scored: list[IntArray]
+    owner_N: IntArray
+    places: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+
+    @property
+    def num_fitted(self) -> int:
+        """Traces of each prompt that are fitted to."""
+        return len(self.fitted[0]) if self.fitted else 0
+
+    def holding_out(self, fold: int) -> _Step:
+        """The same prompts, with the fitted trace at this place as the only one to score."""
+        kept = [[*texts[:fold], *texts[fold + 1 :]] for texts in self.fitted]
+        held = [texts[fold] for texts in self.fitted]
+        return _Step(self.prompts, kept, held, np.arange(len(held)), self.places, ())
+
+
+def _divide(step: StepTexts, numbers: dict[str, int]) -> _Step | str:
+    """The traces to fit to come first. Only the words are numbered here; nothing is learnt from them."""
+
+    def numbered(text: str) -> IntArray:
+        found = [numbers.setdefault(word, len(numbers)) for word in words(text)]
+        return np.array(found, dtype=np.int64)
+
     tokens = [
-        [(found, index) for index, text in enumerate(texts) if (found := words(text))]
-        for texts in traces
+        [(found, index) for index, text in enumerate(texts) if len(found := numbered(text))]
+        for texts in step.traces
     ]
-    enough = [len(texts) for texts in tokens if len(texts) >= FEWEST_TRACES]
-    if len(enough) < 2:
-        return None
-    fitted = (int(np.median(enough)) + 1) // 2
-    usable = [place for place, texts in enumerate(tokens) if len(texts) > fitted]
-    if len(usable) < 2:
-        return None
-    fitted_to = [[text for text, _ in tokens[place][:fitted]] for place in usable]
-    if uses_pairs is None:
-        uses_pairs = _pairs_help(fitted_to)
-    model = _WordModel.fit(fitted_to, uses_pairs=uses_pairs)
+    sizes = [len(texts) for texts in tokens]
+    enough = [size for size in sizes if size >= FEWEST_TRACES]
+    fitted = 0
+    if len(enough) >= 2 and 2 * sum(enough) >= sum(sizes):
+        fitted = (int(np.median(enough)) + 1) // 2
+    if sum(size > fitted for size in sizes) < 2:
+        fitted = 0
+    places = [place for place, size in enumerate(sizes) if size > fitted]
+    if len(places) < 2:
+        return f"needs reasoning traces of at least 2 prompts, found {len(places)}"
     scored = [
         (text, column, (place, index))
-        for column, place in enumerate(usable)
+        for column, place in enumerate(places)
         for text, index in tokens[place][fitted:]
     ]
-    matrix = ScoreMatrix(
-        logp_NP=np.stack([model.score(text) for text, _, _ in scored]),
-        length_N=np.array([len(text) for text, _, _ in scored], dtype=np.int64),
+    return _Step(
+        prompts=[np.unique(numbered(step.prompts[place])) for place in places],
+        fitted=[[text for text, _ in tokens[place][:fitted]] for place in places] if fitted else [],
+        scored=[text for text, _, _ in scored],
         owner_N=np.array([column for _, column, _ in scored], dtype=np.int64),
+        places=tuple(places),
+        rows=tuple(row for _, _, row in scored),
     )
-    return TextScores(matrix, tuple(usable), tuple(row for _, _, row in scored), uses_pairs)
 
 
-def _pairs_help(texts: Sequence[Sequence[Sequence[str]]]) -> bool:
-    """Whether the order of words tells prompts apart better than the words alone.
+def _choose(steps: Sequence[_Step]) -> tuple[Critic, ...]:
+    """The critics whose mean ranks the own prompt of held-out fitted traces best, over all steps.
 
-    Answered on the traces that are fitted to, one of each prompt held out at a time, so that the
-    scored ones have no say in how they are scored.
+    Those that score every prompt alike whatever the trace are not asked.
     """
-    accuracy = []
-    for uses_pairs in (False, True):
-        hits = []
-        for held in range(len(texts[0])):
-            others = [[*prompt[:held], *prompt[held + 1 :]] for prompt in texts]
-            model = _WordModel.fit(others, uses_pairs=uses_pairs)
-            for column, prompt in enumerate(texts):
-                scores_P = model.score(prompt[held])
-                best_P = scores_P >= scores_P.max() - TIE
-                hits.append(best_P[column] / best_P.sum())
-        accuracy.append(float(np.mean(hits)))
-    return accuracy[1] > accuracy[0]
+    if not steps:
+        return ("prompt",)
+    ranks: dict[tuple[Critic, ...], list[float]] = {
+        chosen: [] for size in range(1, 4) for chosen in combinations(CRITICS, size)
+    }
+    telling: set[tuple[Critic, ...]] = set()
+    for fold in range(FOLDS):
+        held = [step.holding_out(fold) for step in steps]
+        ratios = _pooled_ratios([step.fitted for step in held])
+        for step in held:
+            scores = {critic: _score(critic, step, ratios) for critic in CRITICS}
+            for chosen, found in ranks.items():
+                mean_NP = np.mean([scores[critic] for critic in chosen], axis=0)
+                found.append(_reciprocal_rank(mean_NP, step.owner_N))
+                if np.ptp(mean_NP, axis=1).max() > TIE:
+                    telling.add(chosen)
+    candidates = [chosen for chosen in ranks if chosen in telling] or [CRITICS]
+    return max(candidates, key=lambda chosen: float(np.mean(ranks[chosen])))
 
 
-def word_probabilities(counts_PV: FloatArray) -> FloatArray:
+def _reciprocal_rank(scores_NP: FloatArray, owner_N: IntArray) -> float:
+    """Mean of one over the rank of the own prompt, ties broken fairly: 1 where it is always the best."""
+    ahead_NP = scores_NP - scores_NP[np.arange(len(owner_N)), owner_N][:, None]
+    better_N = (ahead_NP > TIE).sum(1)
+    last_N = (ahead_NP >= -TIE).sum(1)
+    harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, scores_NP.shape[1] + 1))])
+    return float(((harmonic[last_N] - harmonic[better_N]) / (last_N - better_N)).mean())
+
+
+_Ratios = dict[Critic, tuple[IntArray, FloatArray]]
+"""Of each critic that is fitted: the keys of its words or pairs, sorted, and how much each differs."""
+
+
+def _pooled_ratios(steps: Sequence[Texts]) -> _Ratios:
+    """How much each word and pair differs over prompts, against chance, in all steps together.
+
+    One step has few prompts and traces; a word that says nothing about them in most steps is better
+    known as such by all.
+    """
+    ratios: _Ratios = {}
+    for critic in CRITICS[:2]:
+        keys, excess, freedom = [np.empty(0, dtype=np.int64)], [np.empty(0)], [np.empty(0)]
+        for texts in steps:
+            keys_V, counts_PV = _count(_keyed(critic, texts))
+            keys.append(keys_V)
+            excess.append((len(texts) - 1) * dispersion(counts_PV))
+            freedom.append(np.full(len(keys_V), len(texts) - 1.0))
+        all_V, place = np.unique(np.concatenate(keys), return_inverse=True)
+        size = len(all_V)
+        summed_V = np.bincount(place, np.concatenate(excess), minlength=size)
+        ratios[critic] = all_V, summed_V / np.bincount(place, np.concatenate(freedom), size)
+    return ratios
+
+
+def _score(critic: Critic, step: _Step, ratios: _Ratios) -> FloatArray:
+    if critic == "prompt":
+        return _shared_words(step)
+    keys_V, counts_PV = _count(_keyed(critic, step.fitted))
+    all_V, ratio_V = ratios[critic]
+    logp_PV = np.log(word_probabilities(counts_PV, ratio_V[np.searchsorted(all_V, keys_V)]))
+    (scored,) = _keyed(critic, [step.scored])
+    return np.stack([logp_PV[:, _known(keys_V, text)].sum(1) for text in scored])
+
+
+def _keyed(critic: Critic, texts: Texts) -> Texts:
+    """Texts as keys of what the critic counts: a pair is its two words in one number."""
+    if critic == "words":
+        return texts
+    return [
+        [(np.concatenate([[0], text[:-1] + 1]) << 32) | text for text in prompt] for prompt in texts
+    ]
+
+
+def _count(texts: Texts) -> tuple[IntArray, FloatArray]:
+    """The keys that at least two texts have, sorted, and how often each prompt has them.
+
+    What one text alone has cannot be told from chance, and there is much of it.
+    """
+    there = np.concatenate([np.unique(text) for prompt in texts for text in prompt])
+    seen, times = np.unique(there, return_counts=True)
+    keys_V = seen[times > 1]
+    counts_PV = np.zeros((len(texts), len(keys_V)))
+    for counts_V, prompt in zip(counts_PV, texts, strict=True):
+        np.add.at(counts_V, _known(keys_V, np.concatenate(prompt)), 1.0)
+    return keys_V, counts_PV
+
+
+def _known(keys_V: IntArray, text_T: IntArray) -> IntArray:
+    """Places of a text's keys among the sorted ones; others are left out."""
+    if not len(keys_V):
+        return np.empty(0, dtype=np.int64)
+    place_T = np.minimum(np.searchsorted(keys_V, text_T), len(keys_V) - 1)
+    return np.asarray(place_T[keys_V[place_T] == text_T])
+
+
+def dispersion(counts_PV: FloatArray) -> FloatArray:
+    """Variance of each word's counts over prompts by that of chance: about 1 where all use it alike."""
+    expected_PV = np.maximum(counts_PV.sum(1, keepdims=True), 1.0) * _pooled(counts_PV)
+    return np.asarray(((counts_PV - expected_PV) ** 2 / expected_PV).sum(0) / (len(counts_PV) - 1))
+
+
+def word_probabilities(counts_PV: FloatArray, ratio_V: FloatArray) -> FloatArray:
     """Each prompt's words, drawn towards the pooled frequencies word by word.
 
     A word whose counts differ over prompts no more than chance would have it says nothing about them
     and keeps its pooled frequency; one that differs much is believed. The strength s of the pull is
-    that of a Dirichlet-multinomial with the same ratio r of observed to multinomial variance:
+    that of a Dirichlet-multinomial with this ratio r of observed to multinomial variance:
     r = (n + s) / (1 + s), with n words per prompt.
     """
     total_P1 = counts_PV.sum(1, keepdims=True)
-    pooled_V = counts_PV.sum(0) + 0.5
-    pooled_V /= pooled_V.sum()
-    expected_PV = total_P1 * pooled_V
-    ratio_V = ((counts_PV - expected_PV) ** 2 / expected_PV).sum(0) / (len(counts_PV) - 1)
     least, most = PRIOR_RANGE
     differs_V = ratio_V > 1.0
     strength_V = np.full_like(ratio_V, most)
     strength_V[differs_V] = (total_P1.mean() - ratio_V[differs_V]) / (ratio_V[differs_V] - 1.0)
     strength_V = np.clip(strength_V, least, most)
-    words_PV = (counts_PV + strength_V * pooled_V) / (total_P1 + strength_V)
+    words_PV = (counts_PV + strength_V * _pooled(counts_PV)) / (total_P1 + strength_V)
     return np.asarray(words_PV / words_PV.sum(1, keepdims=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _WordModel:
-    """A prompt's words, backed off to all prompts' words; with pairs, each given the word before."""
+def _pooled(counts_PV: FloatArray) -> FloatArray:
+    pooled_V = counts_PV.sum(0) + 0.5
+    return np.asarray(pooled_V / pooled_V.sum())
 
-    word_ids: dict[str, int]
-    pair_ids: dict[tuple[int, int], int]
-    words_PV: FloatArray
-    """Probability of each word at each prompt; the last word stands for all unknown ones."""
-    pairs_PB: FloatArray
-    """Counts of each pair at each prompt; the last is a pair that nobody wrote."""
-    before_PV: FloatArray
-    """How often each word came before another at each prompt; the last two: unknown, start."""
-    uses_pairs: bool
 
-    @classmethod
-    def fit(cls, texts: Sequence[Sequence[Sequence[str]]], *, uses_pairs: bool) -> _WordModel:
-        """One model per prompt, over one vocabulary."""
-        word_ids: dict[str, int] = {}
-        pair_ids: dict[tuple[int, int], int] = {}
-        for text in (text for prompt in texts for text in prompt):
-            for word in text:
-                word_ids.setdefault(word, len(word_ids))
-        start = len(word_ids) + 1
-        counts_PV = np.zeros((len(texts), len(word_ids) + 1))
-        before_PV = np.zeros((len(texts), len(word_ids) + 2))
-        seen: list[list[int]] = []
-        for column, prompt in enumerate(texts):
-            seen.append([])
-            for text in prompt:
-                ids = [word_ids[word] for word in text]
-                np.add.at(counts_PV[column], ids, 1.0)
-                np.add.at(before_PV[column], [start, *ids[:-1]], 1.0)
-                for pair in zip([start, *ids[:-1]], ids, strict=True):
-                    seen[column].append(pair_ids.setdefault(pair, len(pair_ids)))
-        pairs_PB = np.zeros((len(texts), len(pair_ids) + 1))
-        for column, places in enumerate(seen):
-            np.add.at(pairs_PB[column], places, 1.0)
-        words_PV = word_probabilities(counts_PV)
-        return cls(word_ids, pair_ids, words_PV, pairs_PB, before_PV, uses_pairs)
+def _shared_words(step: _Step) -> FloatArray:
+    """Log-likelihood ratio of each trace if some of its words came from a prompt, the rarer ones rather.
 
-    def score(self, text: Sequence[str]) -> FloatArray:
-        """Summed log-prob of a text at each prompt."""
-        unknown, start = len(self.word_ids), len(self.word_ids) + 1
-        ids = [self.word_ids.get(word, unknown) for word in text]
-        if not self.uses_pairs:
-            return np.asarray(np.log(self.words_PV[:, ids]).sum(1))
-        before = [start, *ids[:-1]]
-        nobody = len(self.pair_ids)
-        pairs = [self.pair_ids.get(pair, nobody) for pair in zip(before, ids, strict=True)]
-        seen_PT = self.pairs_PB[:, pairs]
-        prior_PT = PAIR_PRIOR * self.words_PV[:, ids]
-        total_PT = self.before_PV[:, before] + PAIR_PRIOR
-        return np.asarray(np.log((seen_PT + prior_PT) / total_PT).sum(1))
+    A word counts by the logarithm of one over the share of prompts that have it, so text common to all
+    prompts counts nothing, and a prompt's words add up to one whatever its length. A long prompt still
+    shares words by chance more often: each column is brought to the mean and the spread of all, over
+    these traces whoever wrote them. So a trace that ignores its prompt prefers none.
+    """
+    there, prompts_V = np.unique(np.concatenate(step.prompts), return_counts=True)
+    own = prompts_V < len(step.prompts)
+    keys_V, rarity_V = there[own], np.log(len(step.prompts) / prompts_V[own])
+    weight_PV = np.zeros((len(step.prompts), len(keys_V)))
+    for weight_V, prompt in zip(weight_PV, step.prompts, strict=True):
+        place = _known(keys_V, prompt)
+        weight_V[place] = rarity_V[place] / max(rarity_V[place].sum(), TIE)
+    texts = [text for prompt in step.fitted for text in prompt] or step.scored
+    used_V = np.bincount(_known(keys_V, np.concatenate(texts)), minlength=len(keys_V)) + 0.5
+    frequency_V = used_V / (sum(map(len, texts)) + 0.5 * (len(keys_V) + 1))
+    ratio_PV = np.log1p(PROMPT_SHARE / (1.0 - PROMPT_SHARE) * weight_PV / frequency_V)
+    shared_NP = np.stack([ratio_PV[:, _known(keys_V, text)].sum(1) for text in step.scored])
+    spread_P = shared_NP.std(0)
+    centred_NP = shared_NP - shared_NP.mean(0)
+    even_NP = centred_NP * (spread_P.mean() / np.where(spread_P > TIE, spread_P, np.inf))
+    return np.asarray(even_NP - even_NP.max(1, keepdims=True))
 
 
 def effective_traces(traces: Sequence[Sequence[str]]) -> float | None:

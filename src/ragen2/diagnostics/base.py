@@ -44,6 +44,14 @@ class Measured(Metrics):
             self.absent |= other.absent
             self.scores += other.scores
 
+    def under(self, prefix: str) -> Measured:
+        """The same with every name below a prefix."""
+        return Measured(
+            {f"{prefix}/{name}": value for name, value in self.items()},
+            {f"{prefix}/{name}": why for name, why in self.absent.items()},
+            self.scores,
+        )
+
 
 class StepMetrics(Protocol):
     """A step and its numbers: a ``StepRecord``, or anything like it."""

@@ -32,6 +32,9 @@ class Run:
     swap_p: Level = lambda step: 0.005
     action_p: Level = lambda step: 0.005
     grounding: Level = lambda step: 0.9
+    copied: Level = lambda step: 0.2
+    rest: Level = lambda step: 0.6
+    own_numbers: Level = lambda step: 0.5
 
 
 def records(run: Run, seed: int) -> list[StepRecord]:
@@ -51,6 +54,7 @@ def records(run: Run, seed: int) -> list[StepRecord]:
             "rollout/oscillation": float(rng.binomial(300, run.oscillation(step)) / 300),
             "rollout/oscillation_null": 0.03,
             "rollout/oscillation_p_value": 0.005 if run.oscillation(step) > 0.06 else rng.random(),
+            **quotation(run, step, rng),
             f"{COLLAPSE}mi_estimate": information,
             f"{COLLAPSE}mi_estimate_low": information - 0.1,
             f"{COLLAPSE}mi_estimate_high": information + 0.1,
@@ -75,6 +79,20 @@ def records(run: Run, seed: int) -> list[StepRecord]:
             metrics["vision/first_turn/grounding_low"] = wilson_of_trials(share, 32)[0]
         found.append(StepRecord(step=step, metrics=metrics))
     return found
+
+
+def quotation(run: Run, step: int, rng: np.random.Generator) -> dict[str, float]:
+    own = run.own_numbers(step) + 0.05 * rng.normal()
+    depends = run.rest(step) > 0.05
+    return {
+        "rollout/copied_ratio": run.copied(step) + 0.03 * rng.random(),
+        "rollout/rest_dependence": run.rest(step) + 0.05 * rng.normal(),
+        "rollout/rest_p_value": 0.005 if depends else rng.random(),
+        "rollout/foreign_numbers": 0.9 * (1.0 - run.own_numbers(step)),
+        "rollout/own_numbers": own,
+        "rollout/own_numbers_low": own - 0.1,
+        "rollout/own_numbers_high": own + 0.1,
+    }
 
 
 def _noise(rng: np.random.Generator) -> np.ndarray:
@@ -117,6 +135,8 @@ PLANTED = {
     "unused_reasoning": Run(swap_p=lambda step: 0.005 if step < 30 else 0.4),
     "input_blind_actions": Run(action_p=lambda step: 0.005 if step < 30 else 0.4),
     "image_blind_reasoning": Run(grounding=lambda step: 0.9 if step < 30 else 0.5),
+    "reasoning_echo": Run(copied=fall(0.2, 0.6), rest=lambda step: 0.6 if step < 30 else 0.0),
+    "misgrounded_reasoning": Run(own_numbers=lambda step: 0.5 if step < 30 else 0.0),
     "template_collapse": Run(information=lambda step: 0.4 if step < 30 else 0.0),
     "low_entropy_collapse": Run(
         information=lambda step: 0.4 if step < 30 else 0.0,
@@ -205,6 +225,29 @@ def test_noise_of_a_change_is_that_of_two_means():
 def test_one_collapsed_measurement_is_not_yet_a_finding():
     run = Run(information=lambda step: 0.0 if step == STEPS else 0.4)
     assert find_failures(records(run, 0)) == []
+
+
+def test_much_copying_is_no_echo_while_the_rest_depends_on_the_prompt():
+    assert find_failures(records(Run(copied=lambda step: 0.7), 0)) == []
+
+
+def test_a_template_that_copies_nothing_is_no_echo():
+    run = Run(copied=lambda step: 0.0, rest=lambda step: 0.0)
+    assert find_failures(records(run, 0)) == []
+
+
+def test_with_one_reply_per_prompt_only_much_copying_is_told():
+    for copied, expected in ((0.3, []), (0.6, ["reasoning_echo"])):
+        bare = [StepRecord(step=1, metrics={"rollout/copied_ratio": copied})]
+        assert [one.name for one in find_failures(bare)] == expected
+
+
+def test_numbers_that_a_batch_could_not_have_shown_to_be_its_own_are_not_blamed():
+    wide = {"own_numbers": 0.0, "own_numbers_low": -0.4, "own_numbers_high": 0.4}
+    made = {f"rollout/{name}": value for name, value in (wide | {"foreign_numbers": 0.9}).items()}
+    log = [StepRecord(step=step, metrics=made) for step in range(9)]
+    assert find_failures(log[:1]) == []
+    assert names(find_failures(log)) == {"misgrounded_reasoning"}  # five together could have
 
 
 def test_a_link_that_never_held_is_not_lost():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Regime, explain_regime, measure, regime
-from ragen2.diagnostics.judging.regime import name_regime
+from ragen2.diagnostics.judging.regime import Entropies, name_regime
 from ragen2.diagnostics.metrics.grounding import GroundedShare
 from tabular_source import TabularSource
 
@@ -50,14 +50,20 @@ def test_each_corner_of_the_plane_has_its_name(grounded, entropy_seq, name):
     ],
 )
 def test_the_interval_of_the_grounded_share_decides(share, low, high, name):
-    assert name_regime(GroundedShare(share, low, high), 12.0) is name
+    assert name_regime(GroundedShare(share, low, high), Entropies()) is name
 
 
 def test_two_effective_traces_per_prompt_are_diverse_and_fewer_are_not():
     all_grounded = GroundedShare(1.0, 0.9, 1.0)
-    assert name_regime(all_grounded, math.log(2.0)) is Regime.DIVERSE_GROUNDED
-    assert name_regime(all_grounded, math.log(1.99)) is Regime.COMPRESSED_GROUNDED
-    assert name_regime(all_grounded, None) is Regime.DIVERSE_GROUNDED
+    assert name_regime(all_grounded, Entropies(math.log(2.0))) is Regime.DIVERSE_GROUNDED
+    assert name_regime(all_grounded, Entropies(math.log(1.99))) is Regime.COMPRESSED_GROUNDED
+    assert name_regime(all_grounded, Entropies()) is Regime.DIVERSE_GROUNDED
+
+
+def test_one_text_for_everything_is_a_collapse_however_few_traces():
+    unknown = GroundedShare(0.0, 0.0, 1.0)
+    assert name_regime(unknown, Entropies(0.01, 0.01)) is Regime.LOW_ENTROPY_COLLAPSE
+    assert name_regime(unknown, Entropies(0.01, math.log(2.0))) is Regime.UNDECIDED
 
 
 def test_one_prompt_is_undecided():

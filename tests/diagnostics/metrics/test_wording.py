@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from ragen2.diagnostics.metrics.wording import nearest_traces, templated_phrases, words
+from ragen2.diagnostics.metrics.wording import nearest_traces, num_words, templated_phrases, words
 
 
 def test_words_are_lower_case_with_punctuation_apart():
     assert words("Go UP, then 二つ!") == ["go", "up", ",", "then", "二", "つ", "!"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Don't go LEFT, now_2!", ["don't", "go", "left", ",", "now_2", "!"]),
+        ("向左走 ok", ["向", "左", "走", "ok"]),
+        ("ひらカナ", ["ひ", "ら", "カ", "ナ"]),
+        ("ซ้าย", ["ซ้", "า", "ย"]),
+        ("ខ្ញុំ ၁၂", ["ខ្", "ញុំ", "၁၂"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+    ],
+)
+def test_scripts_without_spaces_have_a_word_per_character(text, found):
+    assert words(text) == found
+
+
+def test_punctuation_is_not_counted_as_words():
+    for text in ("It's (3, 4) - 'so', a_b; x'y''z", "向左,走!", "ไปทาง"):
+        kept = [word for word in words(text) if word.replace("_", "a")[0].isalnum()]
+        assert num_words(text) == len(kept)
+    assert num_words("向左,走!") == 3
 
 
 def test_a_template_is_found_whole_and_counted():

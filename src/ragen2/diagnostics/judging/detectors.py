@@ -26,6 +26,14 @@ SMALLEST_OSCILLATION = 0.1
 """Share of turns going back and forth, beyond the null, that is worth reporting."""
 SMALLEST_STUCK_RISE = 0.05
 """Rise in the share of repeated turns without effect that is worth reporting."""
+SMALLEST_COPY = 0.1
+"""Share of reasoning copied from its prompt that is worth asking what else there is."""
+LARGEST_COPY = 0.5
+"""Share of reasoning copied from its prompt that is worth reporting where the rest cannot be compared."""
+SMALLEST_REST = 0.2
+"""Dependence on the prompt, of what was not copied, that a batch must be able to show (0 none, 1 full)."""
+SMALLEST_OWN_NUMBERS = 0.2
+"""Share of numbers that reasoning takes from its prompt, beyond chance, that a batch must be able to show."""
 LATEST = 5
 """Newest measurements that stand for the present."""
 LOST = 0.05
@@ -199,6 +207,63 @@ def image_blind_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
     )
 
 
+def reasoning_echo(records: Sequence[StepMetrics]) -> Finding | None:
+    """Reasoning copies its prompt, and what it adds is the same whatever the prompt."""
+    steps, copied = series(records, "rollout/copied_ratio")
+    rest = series(records, "rollout/rest_dependence")[1]
+    p_values = series(records, "rollout/rest_p_value")[1]
+    if not copied:
+        return None
+    can_compare = len(copied) == len(rest) == len(p_values)
+    least = SMALLEST_COPY if can_compare else LARGEST_COPY
+
+    def echoes(newest: slice) -> bool:
+        if np.mean(copied[newest]) < least:
+            return False
+        return not can_compare or bool(
+            np.median(p_values[newest]) > LOST and np.mean(rest[newest]) < SMALLEST_REST
+        )
+
+    since = _holds_since(steps, echoes)
+    if since is None:
+        return None
+    now = float(np.mean(copied[-LATEST:]))
+    found = {"copied_ratio": now}
+    text = f"Reasoning copies its prompt: {now:.0%} of its words stand there verbatim"
+    if can_compare:
+        found |= {"rest_dependence": float(np.mean(rest[-LATEST:])), "p_value": p_values[-1]}
+        text += ", and the others do not depend on it"
+    return Finding("reasoning_echo", since, "severe" if can_compare else "warning", text, found)
+
+
+def misgrounded_reasoning(records: Sequence[StepMetrics]) -> Finding | None:
+    """Reasoning is about numbers, but no more about its prompt's than about another's."""
+    name = "rollout/own_numbers"
+    steps, own = series(records, name)
+    low, high = (series(records, f"{name}_{end}")[1] for end in ("low", "high"))
+    foreign = series(records, "rollout/foreign_numbers")[1]
+    if not own or not len(own) == len(low) == len(high) == len(foreign):
+        return None
+
+    def is_elsewhere(newest: slice) -> bool:
+        error = float(np.hypot.reduce((np.array(high) - np.array(low))[newest] / 2.0))
+        mean, width = float(np.mean(own[newest])), error / len(own[newest])
+        return mean - width <= 0.0 and mean + width < SMALLEST_OWN_NUMBERS
+
+    since = _holds_since(steps, is_elsewhere)
+    if since is None:
+        return None
+    now = float(np.mean(foreign[-LATEST:]))
+    return Finding(
+        "misgrounded_reasoning",
+        since,
+        "severe",
+        f"Reasoning is about other numbers than its prompt's: {now:.0%} of them are neither there nor "
+        "one operation away, no fewer than under another prompt",
+        {"foreign_numbers": now, "own_numbers": float(np.mean(own[-LATEST:]))},
+    )
+
+
 DETECTORS: tuple[Callable[[Sequence[StepMetrics]], Finding | None], ...] = (
     reasoning_collapse,
     entropy_gaming,
@@ -208,6 +273,8 @@ DETECTORS: tuple[Callable[[Sequence[StepMetrics]], Finding | None], ...] = (
     unused_reasoning,
     input_blind_actions,
     image_blind_reasoning,
+    reasoning_echo,
+    misgrounded_reasoning,
 )
 
 
@@ -230,6 +297,16 @@ def noise_of_change(records: Sequence[StepMetrics], name: str) -> float:
     third = max(len(variance) // 3, 1)
     ends = variance[:third].mean() / third + variance[-third:].mean() / third
     return float(1.96 * np.sqrt(ends))
+
+
+def _holds_since(steps: Sequence[int], holds: Callable[[slice], bool]) -> int | None:
+    """Step since which a claim about ``LATEST`` measurements holds, their middle; None if not now."""
+    since = None
+    for end in range(len(steps), 0, -1):
+        if not holds(slice(max(0, end - LATEST), end)):
+            break
+        since = steps[max(0, end - 1 - LATEST // 2)]
+    return since
 
 
 def _lost_link(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ragen2.diagnostics.base import StepMetrics
-from ragen2.diagnostics.judging.regime import ONE_TRACE, Regime, name_regime
+from ragen2.diagnostics.judging.regime import Entropies, Regime, name_regime
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.diagnostics.metrics.grounding import (
     RANKS,
@@ -23,6 +23,7 @@ from ragen2.diagnostics.metrics.grounding import (
     RankCounts,
     detectable_share,
     grounded_share,
+    high_with_unseen,
     recorded_counts,
 )
 from ragen2.types import FloatArray
@@ -55,9 +56,20 @@ class Period:
     num_steps: int
     """Measured ones."""
 
+    @property
+    def text(self) -> str:
+        """The share with its interval, and what could have been seen, in one sentence."""
+        steps = f"{self.num_steps} steps" if self.num_steps > 1 else "1 step"
+        return (
+            f"{self.share:.0%} of traces are grounded (95% {self.low:.0%} to {self.high:.0%}); the "
+            f"{self.num_traces} traces of {steps}, {self.num_prompts} prompts each, would have shown "
+            f"{self.detectable:.0%}"
+        )
+
 
 JUDGED_BY = frozenset(
-    {"num_traces", "retrieval_chance", "conditional_entropy_seq", "retrieval_accuracy"}
+    {"num_traces", "fitted_traces", "retrieval_chance", "retrieval_accuracy"}
+    | {"conditional_entropy_seq", "reasoning_entropy_seq"}
     | {f"retrieval_accuracy@{rank}" for rank in RANKS}
 )
 """Names, without prefix, of all metrics that a period is made of."""
@@ -66,7 +78,9 @@ JUDGED_BY = frozenset(
 class _Measured(NamedTuple):
     step: int
     counts: RankCounts
-    entropy: float | None
+    entropies: Entropies
+    fitted: float | None
+    """Traces that each was compared with; None where a model scored it."""
 
 
 def periods(records: Sequence[StepMetrics], scope: str | None = None) -> list[Period]:
@@ -126,7 +140,7 @@ def _measured(record: StepMetrics, scope: str) -> _Measured | None:
     counts = recorded_counts(plain)
     if counts is None:
         return None
-    return _Measured(record.step, counts, plain.get("conditional_entropy_seq"))
+    return _Measured(record.step, counts, Entropies.of(plain), plain.get("fitted_traces"))
 
 
 def _credits(measured: Sequence[_Measured]) -> tuple[FloatArray, float]:
@@ -151,16 +165,18 @@ def _credits(measured: Sequence[_Measured]) -> tuple[FloatArray, float]:
 
 
 def _diverse(measured: Sequence[_Measured]) -> FloatArray:
-    return np.array(
-        [1.0 if one.entropy is None or one.entropy >= ONE_TRACE else 0.0 for one in measured]
-    )
+    return np.array([float(one.entropies.is_diverse) for one in measured])
 
 
 def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
     counts = [one.counts for one in measured]
-    found: GroundedShare = grounded_share(counts)
-    entropies = [one.entropy for one in measured if one.entropy is not None]
-    named = name_regime(found, float(np.median(entropies)) if entropies else None)
+    found, detectable = grounded_share(counts), detectable_share(counts)
+    fitted = [one.fitted for one in measured if one.fitted is not None]
+    if fitted:
+        high = high_with_unseen(found.high, min(fitted))
+        found = GroundedShare(found.share, found.low, high)
+        detectable = high_with_unseen(detectable, min(fitted))
+    named = name_regime(found, Entropies.median([one.entropies for one in measured]))
     first = measured[0].step
     return Period(
         first_step=first,
@@ -170,7 +186,7 @@ def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
         share=found.share,
         low=found.low,
         high=found.high,
-        detectable=detectable_share(counts),
+        detectable=detectable,
         num_traces=round(sum(one.traces for one in counts)),
         num_prompts=max(one.prompts for one in counts),
         num_steps=len(measured),

@@ -12,8 +12,10 @@ The grounded share with its 95% interval [low, high] decides:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 from ragen2.diagnostics.metrics.grounding import GroundedShare
 
@@ -57,14 +59,45 @@ def regime(metrics: Mapping[str, float]) -> Regime:
     found = GroundedShare(
         metrics["grounded_share"], metrics["grounded_share_low"], metrics["grounded_share_high"]
     )
-    return name_regime(found, metrics.get("conditional_entropy_seq"))
+    return name_regime(found, Entropies.of(metrics))
 
 
-def name_regime(found: GroundedShare, entropy: float | None) -> Regime:
-    """The regime of a grounded share and H(Z|X) in nats per trace; one that is not known counts as high."""
+@dataclass(frozen=True, slots=True)
+class Entropies:
+    """H(Z|X) and H(Z) in nats per trace; one that is not known is infinite."""
+
+    of_prompt: float = math.inf
+    of_all: float = math.inf
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float]) -> Entropies:
+        """Those of ``measure``."""
+        names = ("conditional_entropy_seq", "reasoning_entropy_seq")
+        return cls(*(metrics.get(name, math.inf) for name in names))
+
+    @classmethod
+    def median(cls, several: Sequence[Entropies]) -> Entropies:
+        """The median of each."""
+        return cls(median(e.of_prompt for e in several), median(e.of_all for e in several))
+
+    @property
+    def is_diverse(self) -> bool:
+        """Whether a prompt has more than one trace in effect."""
+        return self.of_prompt >= ONE_TRACE
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all prompts together have one trace: no ranks are needed to see that."""
+        return self.of_all < ONE_TRACE / 2.0
+
+
+def name_regime(found: GroundedShare, entropies: Entropies) -> Regime:
+    """The regime of a grounded share."""
+    if found.low <= 0.0 and entropies.is_constant:
+        return Regime.LOW_ENTROPY_COLLAPSE
     if (found.low <= 0.0 and found.high > HALF) or (found.low < FEW and found.high > MOST):
         return Regime.UNDECIDED
-    is_diverse = entropy is None or entropy >= ONE_TRACE
+    is_diverse = entropies.is_diverse
     if found.low >= HALF or found.share >= MOST:
         return Regime.DIVERSE_GROUNDED if is_diverse else Regime.COMPRESSED_GROUNDED
     if found.low <= 0.0:
@@ -90,6 +123,11 @@ def explain_regime(metrics: Mapping[str, float]) -> str:
         f"{metrics['num_traces']:.0f} traces of {metrics['num_prompts']:.0f} prompts would have shown "
         f"{metrics['grounded_share_detectable']:.0%}"
     )
+    if metrics.get("fitted_traces") == 0.0 and metrics["grounded_share_low"] <= 0.0:
+        return (
+            f"{name}: traces share no more words with their own prompt than with others, which does not "
+            "show that they ignore it; log at least 3 replies per prompt, or pass --model"
+        )
     if "conditional_entropy_seq" in metrics:
         text += f"; H(Z|X) is {metrics['conditional_entropy_seq']:.1f} nats per trace"
     return text

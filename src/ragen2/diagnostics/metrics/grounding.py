@@ -120,6 +120,26 @@ def detectable_share(batches: Iterable[RankCounts]) -> float:
     return grounded_share(uniform).high
 
 
+def high_with_unseen(high: float, num_fitted: float) -> float:
+    """High end for traces that were compared with ``num_fitted`` other traces of each prompt.
+
+    A grounded trace is recognised if one of those is grounded too. Where each is with chance s, that is
+    seen of a share ``s (1 - (1 - s)^n)``; without any to compare with, nothing can be ruled out.
+    """
+    if num_fitted < 1:
+        return 1.0
+    seen_S = SHARES_S * (1.0 - (1.0 - SHARES_S) ** num_fitted)
+    return float(np.interp(high, seen_S, SHARES_S))
+
+
+def allow_for_unseen(metrics: Mapping[str, float], num_fitted: int) -> dict[str, float]:
+    """The share of ``measure`` as comparing wording can know it (see ``high_with_unseen``)."""
+    names = ("grounded_share_high", "grounded_share_detectable")
+    return {"fitted_traces": float(num_fitted)} | {
+        name: high_with_unseen(metrics[name], num_fitted) for name in names if name in metrics
+    }
+
+
 def traces_to_detect(batches: Sequence[RankCounts], share: float) -> float:
     """How many traces of these prompts it takes for ``share`` to show."""
     factor = 1.0

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
+from ragen2.diagnostics.metrics.quotation import quotation
 from ragen2.diagnostics.statistics.resampling import permutation_p_value
 from ragen2.seeding import stream
 from ragen2.types import Finish, FloatArray, Group, IntArray, StopReason, Trajectory, context_key
@@ -20,13 +21,20 @@ Symbols = Sequence[Hashable]
 
 
 class Surface(Diagnostic):
-    """Success rate and the outward form of replies."""
+    """Success rate, the outward form of replies, and what their reasoning takes over from prompts."""
 
     kind: Literal["surface"] = "surface"
 
-    def measure(self, evidence: Evidence) -> Metrics:
+    def measure(self, evidence: Evidence) -> Measured:
         """All under ``rollout/``."""
-        return {f"rollout/{name}": value for name, value in surface(evidence.groups).items()}
+        found = Measured(surface(evidence.groups))
+        traces: dict[str, list[str]] = {}
+        for trajectory in (one for group in evidence.groups for one in group.trajectories):
+            shown = "\n".join(message.content for message in trajectory.prompt.messages)
+            first = [turn.reply.reasoning for turn in trajectory.turns[:1]]
+            traces.setdefault(shown, []).extend(first)
+        found.add(quotation(list(traces), list(traces.values()), seed=evidence.step))
+        return found.under("rollout")
 
 
 def surface(groups: Sequence[Group]) -> Metrics:
