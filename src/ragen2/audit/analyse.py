@@ -13,6 +13,7 @@ from ragen2.audit.likelihoods import Likelihood, StepScores, plain
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
+from ragen2.audit.warning import FollowedWarning
 from ragen2.diagnostics import Ema, Regime, measure, next_ema, regime, reward_spread
 from ragen2.diagnostics.base import Attempts, Played
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
@@ -49,6 +50,7 @@ class _Progress:
     blind: list[BlindPrompt] = field(default_factory=list)
     scores: list[ScopeScores] = field(default_factory=list)
     """Matrices of the step at hand."""
+    warning: FollowedWarning = field(default_factory=FollowedWarning)
 
 
 def analyse(
@@ -88,7 +90,10 @@ def analyse(
         steps=steps,
         regime=judged[-1][1] if judged else None,
         regime_since=_since(judged),
-        failures=[_failure(one) for one in find_failures(_as_training(steps))],
+        failures=[
+            *progress.warning.failures,
+            *(_failure(one) for one in find_failures(_as_training(steps))),
+        ],
         blind_prompts=progress.blind[-MOST_BLIND:],
     )
 
@@ -117,6 +122,7 @@ def _step(
         absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
         if position == 0 and found:
             named, why = _regime(found, progress)
+            metrics |= progress.warning.take(sample.step, found)
     return StepRecord(step=sample.step, metrics=metrics, absent=absent, regime=named, note=why)
 
 

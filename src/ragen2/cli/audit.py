@@ -152,10 +152,11 @@ def _print_usage(likelihood: Likelihood) -> None:
 def _unwanted(fail_on: str | None) -> set[str]:
     from ragen2.diagnostics import Regime
     from ragen2.diagnostics.judging.detectors import DETECTORS
+    from ragen2.diagnostics.judging.warning import KINDS
 
     if fail_on is None:
         return set()
-    known = [*(one.value for one in Regime), *(one.__name__ for one in DETECTORS)]
+    known = [*(one.value for one in Regime), *(one.__name__ for one in DETECTORS), *KINDS]
     names = [name.strip() for name in fail_on.split(",")]
     for name in names:
         if name not in known:
