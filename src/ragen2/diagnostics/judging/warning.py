@@ -171,8 +171,7 @@ class EarlyWarning(Settings):
 
     def _compare(self, state: WarningState, metrics: Mapping[str, float]) -> WarningState:
         """What is left of the baseline, and what that adds to the sum."""
-        found = _measurements(metrics)
-        left = _left(state, found)
+        left = share_left(state, metrics)
         if state.is_grounded and left is not None:
             tolerated = max(self.tolerated, min(WIDEST, REACH * _wander(state, self.wander)))
             drop = 1.0 - tolerated - left.value
@@ -185,7 +184,7 @@ class EarlyWarning(Settings):
             state = replace(_vary(state, left, self.wander), statistic=statistic)
         mi, retrieval = (
             _follow(signal, one.value, is_home=state.prompts_now == state.prompts)
-            for signal, one in zip((state.mi, state.retrieval), found, strict=True)
+            for signal, one in zip((state.mi, state.retrieval), _measurements(metrics), strict=True)
         )
         left_now = None if left is None else left.value
         return replace(state, num=state.num + 1, mi=mi, retrieval=retrieval, left=left_now)
@@ -304,15 +303,18 @@ def carry_retrieval(value: float, prompts: float, target: float) -> float:
     if target <= prompts or value <= 0.0:
         return value
     accuracy = 1.0 / prompts + value * (1.0 - 1.0 / prompts)
-    won = accuracy ** ((target - 1.0) / (prompts - 1.0))
+    won = math.pow(accuracy, (target - 1.0) / (prompts - 1.0))
     return min(value, max(0.0, (won - 1.0 / target) / (1.0 - 1.0 / target)))
 
 
-def _left(state: WarningState, found: Sequence[Measurement]) -> Measurement | None:
-    """Share of the baseline that is left, over the signals whose baseline is above 0 for certain."""
+def share_left(state: WarningState, metrics: Mapping[str, float]) -> Measurement | None:
+    """Share of the baseline that a measurement leaves; None where no baseline is above 0 for certain.
+
+    It must have the number of prompts that the state is at.
+    """
     shares = [
         Measurement(one.value / signal.here, one.error / signal.here)
-        for signal, one in zip((state.mi, state.retrieval), found, strict=True)
+        for signal, one in zip((state.mi, state.retrieval), _measurements(metrics), strict=True)
         if signal.here > 0.0 and signal.baseline > Z95 * math.sqrt(signal.variance)
     ]
     if not shares:
