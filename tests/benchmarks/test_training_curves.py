@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from early_warning import RESULTS, ROOT, tables
 from ragen2.diagnostics import EarlyWarning
 from training_curves import MEASUREMENTS, Fate, Outcome, draw_fate, first_alarm, simulate
 
@@ -30,7 +33,7 @@ def test_healthy_runs_wander_with_their_autocorrelation(autocorrelation):
     ]
     flat = [path / path.mean() - 1.0 for path in paths if path.max() < 0.95]
     lagged = np.mean([np.corrcoef(one[1:], one[:-1])[0, 1] for one in flat])
-    # A third of the runs rises too, which correlates neighbours; slow wander looks less correlated than it is.
+    # A third of the runs rises too, which correlates neighbours; slow wander looks less correlated.
     assert abs(lagged - autocorrelation) < 0.15
     assert all(draw_fate(i, 0, is_collapsing=False).onset is None for i in range(5))
 
@@ -95,3 +98,12 @@ def test_every_collapse_is_found_soon_and_no_healthy_run_raises_an_alarm(sizes):
     found = outcomes(is_collapsing=True)
     assert not any(one.is_false_alarm or one.is_missed for one in found)
     assert np.median([one.delay for one in found]) <= 15
+
+
+def test_the_docs_show_the_saved_results():
+    saved = json.loads(RESULTS.read_text(encoding="utf-8"))
+    page = (ROOT / "docs/diagnostics/regimes-and-warnings.md").read_text(encoding="utf-8")
+    for table in tables(saved):
+        assert table in page
+    assert saved["settings"] == RULE.model_dump()
+    assert all(one["false_alarms"] <= 0.02 * one["healthy_runs"] for one in saved["test"])
