@@ -1,15 +1,15 @@
 """Simulated training runs with a known fate, to set and to test the early warning.
 
-A run is a path of groundedness over its measurements. At each one, a batch of fresh prompts is drawn from
-a ``TabularSource`` of that groundedness and goes through the real ``measure``, so the noise of the curves
-is the noise of the estimators.
+A run is a path of groundedness over its measurements. Each measurement is one of a few that the real
+``measure`` made of batches of fresh prompts from a ``TabularSource`` of that groundedness, so the noise of
+the curves is the noise of the estimators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -23,9 +23,13 @@ MEASUREMENTS = 120
 POOL = 32
 """Prompts of a source; every batch draws others, as training does."""
 LEVELS = 50
-"""Steps in which groundedness is rounded, so that sources can be used again."""
+"""Steps in which groundedness is rounded, so that measurements can be used again."""
 SOURCES = 4
-"""Different sources, taken in turn."""
+"""Different sources; a run has one of them."""
+RESAMPLES = 100
+
+Size = tuple[int, int]
+"""Prompts and traces per prompt of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,54 +37,66 @@ class Fate:
     """What happens to a run: its groundedness at each measurement, and from where it collapses."""
 
     groundedness_T: FloatArray
-    onset: int | None
+    onset: int | None = None
     """First measurement of the collapse; None for a healthy run."""
-    duration: int
+    duration: int = 0
     """Measurements until the collapse is complete; 0 for a healthy run."""
 
 
-def draw_fate(index: int, seed: int, *, is_collapsing: bool) -> Fate:
-    """A run that is flat, wanders or rises; a collapsing one then loses 90 to 100% of it.
+def draw_fate(
+    index: int,
+    seed: int,
+    *,
+    is_collapsing: bool,
+    autocorrelation: float = 0.5,
+    wander: tuple[float, float] = (0.15, 0.2),
+    lost: tuple[float, float] = (0.9, 1.0),
+) -> Fate:
+    """A run that wanders by a share of its groundedness, and in a third of cases rises too.
 
-    The collapse begins after a random eighth to half of the run and takes from 1 to 50 measurements.
-    Both kinds are drawn in the same way until then.
+    Wander is a first-order autoregression with this lag-1 ``autocorrelation``. A collapsing run then loses a
+    share of it: from a random eighth to half of the run on, over 1 to 50 measurements. Both kinds are drawn
+    in the same way until then.
     """
     rng = stream("fate", seed, int(is_collapsing), index)
     time_T = np.arange(MEASUREMENTS)
-    start = rng.uniform(0.3, 0.85)
-    phase_T = 2.0 * np.pi * (time_T / rng.uniform(30.0, 120.0) + rng.random())
-    wander_T = 1.0 + rng.uniform(0.0, 0.1) * np.sin(phase_T)
-    rise = rng.uniform(0.0, 0.3) if rng.random() < 1 / 3 else 0.0
-    path_T = (
-        start + rise * np.minimum(1.0, time_T * rng.uniform(1.0, 3.0) / MEASUREMENTS)
-    ) * wander_T
-    onset, duration, left_T = None, 0, np.ones(MEASUREMENTS)
-    if is_collapsing:
-        onset = int(rng.integers(MEASUREMENTS // 8, MEASUREMENTS // 2))
-        duration = int(np.exp(rng.uniform(0.0, np.log(50.0))))
-        lost = rng.uniform(0.9, 1.0)
-        left_T = 1.0 - lost * np.clip((time_T - onset + 1) / duration, 0.0, 1.0)
-    return Fate(np.clip(path_T, 0.0, 0.95) * left_T, onset, duration)
+    path_T = rng.uniform(0.3, 0.85) * (1.0 + rng.uniform(*wander) * _wander(rng, autocorrelation))
+    if rng.random() < 1 / 3:
+        speed = rng.uniform(1.0, 3.0)
+        path_T *= 1.0 + rng.uniform(0.0, 0.4) * np.minimum(1.0, time_T * speed / MEASUREMENTS)
+    path_T = np.clip(path_T, 0.0, 0.95)
+    if not is_collapsing:
+        return Fate(path_T)
+    onset = int(rng.integers(MEASUREMENTS // 8, MEASUREMENTS // 2))
+    duration = int(np.exp(rng.uniform(0.0, np.log(50.0))))
+    gone_T = rng.uniform(*lost) * np.clip((time_T - onset + 1) / duration, 0.0, 1.0)
+    return Fate(path_T * (1.0 - gone_T), onset, duration)
+
+
+def _wander(rng: np.random.Generator, autocorrelation: float) -> FloatArray:
+    """A stationary autoregression of variance 1."""
+    fresh_T = rng.standard_normal(MEASUREMENTS)
+    fresh_T[1:] *= np.sqrt(1.0 - autocorrelation**2)
+    for step in range(1, MEASUREMENTS):
+        fresh_T[step] += autocorrelation * fresh_T[step - 1]
+    return fresh_T
 
 
 def simulate(
-    index: int,
-    seed: int,
-    fate: Fate,
-    *,
-    prompts: int = 8,
-    traces: int = 8,
-    resamples: int = 100,
+    index: int, seed: int, fate: Fate, *, sizes: Sequence[Size] = ((8, 8),), draws: int = 12
 ) -> list[dict[str, float]]:
-    """What ``measure`` returns at each measurement of a run, on batches of prompts x traces."""
-    rng = stream("training curve", seed, index, 0 if fate.onset is None else 1)
+    """What is measured of a run; with two sizes, batches change from one to the other at a random time.
+
+    Each measurement is one of ``draws`` that were made at its groundedness; another ``seed`` has others.
+    """
+    rng = stream("training curve", seed, index, int(fate.onset is not None))
+    change = int(rng.integers(10, MEASUREMENTS - 20)) if len(sizes) > 1 else MEASUREMENTS
     found = []
     for step, groundedness in enumerate(fate.groundedness_T):
-        source = _source(round(float(groundedness) * LEVELS), index % SOURCES)
-        batch = source.sample(traces, rng, rng.permutation(POOL)[:prompts])
-        found.append(
-            measure(batch.logp_NP, batch.length_N, batch.owner_N, resamples=resamples, seed=step)
-        )
+        size = sizes[0] if step < change else sizes[1]
+        level = round(float(groundedness) * LEVELS)
+        made = _measured(size, level, index % SOURCES, seed, draws)
+        found.append(made[int(rng.integers(len(made)))])
     return found
 
 
@@ -110,33 +126,31 @@ class Outcome:
         return self.alarm - self.onset
 
 
-def outcome(statistic_T: FloatArray, threshold: float, fate: Fate) -> Outcome:
-    """When a statistic first reached the threshold, against what happened."""
-    reached = np.flatnonzero(statistic_T >= threshold)
-    return Outcome(int(reached[0]) if len(reached) else None, fate.onset)
+def first_alarm(rule: EarlyWarning, curve: Iterable[Mapping[str, float]]) -> int | None:
+    """The measurement that raises the first alarm."""
+    state = rule.start()
+    for position, metrics in enumerate(curve):
+        state = rule.update(state, metrics)
+        if state.is_raised:
+            return position
+    return None
 
 
-def statistics(rule: EarlyWarning, curve: Iterable[Mapping[str, float]]) -> FloatArray:
-    """The rule's sum after each measurement, in noise scales, as if no threshold ended it."""
-    endless = rule.model_copy(update={"threshold": 1e6})
-    state, sums = endless.start(), []
-    for metrics in curve:
-        state = endless.update(state, metrics)
-        sums.append(state.statistic * endless.threshold)
-    return np.array(sums)
-
-
-def calibrate(healthy: Sequence[FloatArray], false_alarms: float) -> float:
-    """The least threshold that at most this share of healthy runs ever reaches.
-
-    ``healthy`` holds the ``statistics`` of each run. ``benchmarks/early_warning.py`` shows how the default
-    threshold was found with it.
-    """
-    peaks = np.sort([float(statistic_T.max()) for statistic_T in healthy])
-    allowed = int(false_alarms * len(peaks))
-    if allowed >= len(peaks):
-        return 0.0
-    return float(np.nextafter(peaks[len(peaks) - 1 - allowed], np.inf))
+@cache
+def _measured(
+    size: Size, level: int, source: int, seed: int, draws: int
+) -> tuple[dict[str, float], ...]:
+    """Measurements of batches of this size at one level of groundedness."""
+    prompts, traces = size
+    rng = stream("measured", seed, prompts, traces, level, source)
+    batches = [
+        _source(level, source).sample(traces, rng, rng.permutation(POOL)[:prompts])
+        for _ in range(draws)
+    ]
+    return tuple(
+        measure(one.logp_NP, one.length_N, one.owner_N, resamples=RESAMPLES, seed=number)
+        for number, one in enumerate(batches)
+    )
 
 
 @lru_cache(maxsize=SOURCES * (LEVELS + 1))

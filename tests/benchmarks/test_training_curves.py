@@ -1,23 +1,15 @@
-"""Simulated runs: their fates, the calibration, and the early warning on a reduced set of them."""
+"""Simulated runs: their fates, and the early warning on a reduced set of them."""
 
 from __future__ import annotations
 
-from functools import cache
+import json
 
 import numpy as np
 import pytest
 
+from early_warning import RESULTS, ROOT, tables
 from ragen2.diagnostics import EarlyWarning
-from training_curves import (
-    MEASUREMENTS,
-    Fate,
-    Outcome,
-    calibrate,
-    draw_fate,
-    outcome,
-    simulate,
-    statistics,
-)
+from training_curves import MEASUREMENTS, Fate, Outcome, draw_fate, first_alarm, simulate
 
 RULE = EarlyWarning()
 
@@ -29,36 +21,45 @@ def test_a_collapsing_run_loses_nine_tenths_between_onset_and_end(index):
     assert 1 <= fate.duration <= 50
     path, end = fate.groundedness_T, fate.onset + fate.duration - 1
     assert path[end:].max() <= 0.1 * 0.95 + 1e-12
-    assert path[: fate.onset].min() > 0.3 * 0.9 - 1e-12
-    assert path[fate.onset] < path[fate.onset - 1]
 
 
-def test_healthy_runs_vary_gently_and_some_rise():
-    paths = [draw_fate(index, 0, is_collapsing=False).groundedness_T for index in range(60)]
-    assert all(draw_fate(i, 0, is_collapsing=False).onset is None for i in range(60))
-    assert all(path.min() > 0.3 * 0.9 - 1e-12 for path in paths)
-    assert all(path.min() > 0.8 * path[0] for path in paths)
-    rises = sum(path[-1] > 1.25 * path[0] for path in paths)
-    assert 3 <= rises <= 20
+@pytest.mark.parametrize("autocorrelation", [0.0, 0.5, 0.9])
+def test_healthy_runs_wander_with_their_autocorrelation(autocorrelation):
+    paths = [
+        draw_fate(
+            index, 0, is_collapsing=False, autocorrelation=autocorrelation, wander=(0.1, 0.1)
+        ).groundedness_T
+        for index in range(60)
+    ]
+    flat = [path / path.mean() - 1.0 for path in paths if path.max() < 0.95]
+    lagged = np.mean([np.corrcoef(one[1:], one[:-1])[0, 1] for one in flat])
+    # A third of the runs rises too, which correlates neighbours; slow wander looks less correlated.
+    assert abs(lagged - autocorrelation) < 0.15
+    assert all(draw_fate(i, 0, is_collapsing=False).onset is None for i in range(5))
 
 
 def test_the_same_name_gives_the_same_run():
     first, again = (draw_fate(3, 1, is_collapsing=True) for _ in range(2))
     np.testing.assert_array_equal(first.groundedness_T, again.groundedness_T)
-    short = Fate(first.groundedness_T[:4], None, 0)
-    assert simulate(3, 1, short) == simulate(3, 1, short)
-    assert simulate(3, 1, short) != simulate(3, 2, short)
+    short = Fate(first.groundedness_T[:4])
+    assert simulate(3, 1, short, draws=2) == simulate(3, 1, short, draws=2)
+    assert simulate(3, 1, short, draws=2) != simulate(3, 2, short, draws=2)
 
 
 def test_measurements_follow_groundedness():
     path = np.array([0.9, 0.5, 0.1, 0.0])
-    found = simulate(0, 0, Fate(path, None, 0), prompts=4, traces=16)
+    found = simulate(0, 0, Fate(path), sizes=((4, 16),), draws=1)
     values = [metrics["mi_estimate"] for metrics in found]
     assert values == sorted(values, reverse=True)
     assert all((m["num_prompts"], m["num_traces"]) == (4.0, 64.0) for m in found)
 
 
-# --- outcomes and calibration ----------------------------------------------------------------------
+def test_batches_change_their_size_once():
+    found = simulate(0, 0, Fate(np.full(MEASUREMENTS, 0.5)), sizes=((4, 2), (2, 2)), draws=1)
+    prompts = [metrics["num_prompts"] for metrics in found]
+    change = prompts.index(2.0)
+    assert 10 <= change < MEASUREMENTS - 20
+    assert prompts == [4.0] * change + [2.0] * (MEASUREMENTS - change)
 
 
 @pytest.mark.parametrize(
@@ -77,66 +78,32 @@ def test_an_alarm_is_judged_by_the_onset(alarm, onset, is_false, is_missed, dela
     assert (found.is_false_alarm, found.is_missed, found.delay) == (is_false, is_missed, delay)
 
 
-def test_an_alarm_is_the_first_time_that_the_threshold_is_reached():
-    fate = Fate(np.zeros(5), 1, 1)
-    found = outcome(np.array([0.0, 1.0, 4.0, 2.0, 5.0]), 4.0, fate)
-    assert (found.alarm, found.delay) == (2, 1)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.25, 0.5])
-def test_calibration_lets_just_that_share_of_runs_reach_the_threshold(rate):
-    peaks = [np.array([0.0, peak, 1.0]) for peak in np.random.default_rng(0).uniform(2, 9, 40)]
-    threshold = calibrate(peaks, rate)
-    reached = sum(bool((one >= threshold).any()) for one in peaks)
-    assert reached == int(rate * 40)
-    assert sum(bool((one >= threshold - 1e-9).any()) for one in peaks) == reached + 1
-
-
-def test_calibration_to_all_alarms_is_no_threshold():
-    assert calibrate([np.array([3.0])], 1.0) == 0.0
-
-
-def test_the_statistic_reaches_the_threshold_where_the_rule_raises_its_alarm():
-    fate, curve = collapsing_runs()[0]
-    state, raised = RULE.start(), []
-    for metrics in curve:
-        state = RULE.update(state, metrics)
-        raised.append(state.is_raised)
-    assert outcome(statistics(RULE, curve), RULE.threshold, fate).alarm == raised.index(True)
-
-
 # --- the rule, on a few runs of each kind; benchmarks/early_warning.py has them all ------------------
 
 
-@cache
-def healthy_runs() -> list[tuple[Fate, list[dict[str, float]]]]:
-    fates = [draw_fate(index, 0, is_collapsing=False) for index in range(8)]
-    return [(fate, simulate(index, 0, fate)) for index, fate in enumerate(fates)]
+@pytest.mark.parametrize("sizes", [((8, 4),), ((16, 4), (4, 4))])
+def test_every_collapse_is_found_soon_and_no_healthy_run_raises_an_alarm(sizes):
+    def outcomes(*, is_collapsing: bool) -> list[Outcome]:
+        # Every fourth run has the same source, so that measurements can be used again.
+        fates = [
+            (4 * index, draw_fate(index, 5, is_collapsing=is_collapsing)) for index in range(4)
+        ]
+        curves = [simulate(index, 5, fate, sizes=sizes, draws=1) for index, fate in fates]
+        return [
+            Outcome(first_alarm(RULE, curve), fate.onset)
+            for curve, (_, fate) in zip(curves, fates, strict=True)
+        ]
 
-
-@cache
-def collapsing_runs() -> list[tuple[Fate, list[dict[str, float]]]]:
-    fates = [draw_fate(index, 0, is_collapsing=True) for index in range(8)]
-    return [(fate, simulate(index, 0, fate)) for index, fate in enumerate(fates)]
-
-
-def outcomes(found: list[tuple[Fate, list[dict[str, float]]]]) -> list[Outcome]:
-    return [outcome(statistics(RULE, curve), RULE.threshold, fate) for fate, curve in found]
-
-
-def test_healthy_runs_raise_no_alarm():
-    # At the published rate of at most 5%, two alarms or more in 8 runs have a chance of 6%.
-    assert sum(one.is_false_alarm for one in outcomes(healthy_runs())) <= 1
-
-
-def test_every_collapse_is_found_soon_after_it_begins():
-    found = outcomes(collapsing_runs())
+    assert not any(one.is_false_alarm for one in outcomes(is_collapsing=False))
+    found = outcomes(is_collapsing=True)
     assert not any(one.is_false_alarm or one.is_missed for one in found)
-    assert np.median([one.delay for one in found]) <= 8
+    assert np.median([one.delay for one in found]) <= 15
 
 
-def test_the_alarm_comes_before_a_slow_collapse_is_complete():
-    slow = [(fate, curve) for fate, curve in collapsing_runs() if fate.duration >= 15]
-    assert slow
-    for (fate, _), found in zip(slow, outcomes(slow), strict=True):
-        assert found.delay < fate.duration
+def test_the_docs_show_the_saved_results():
+    saved = json.loads(RESULTS.read_text(encoding="utf-8"))
+    page = (ROOT / "docs/diagnostics/regimes-and-warnings.md").read_text(encoding="utf-8")
+    for table in tables(saved):
+        assert table in page
+    assert saved["settings"] == RULE.model_dump()
+    assert all(one["false_alarms"] <= 0.02 * one["healthy_runs"] for one in saved["test"])

@@ -24,6 +24,7 @@ NERVOUS = settings(
     "warning.response=stop",
     "warning.baseline=1",
     "warning.tolerated=0",
+    "warning.wander=0",
     "warning.threshold=0.001",
 )
 """So strict that a healthy run is stopped within a few steps by its own noise."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ragen2.backends.scripted import ScriptedPolicy
-from ragen2.config import RunConfig, dump_config
+from ragen2.config import Checkpoints, RunConfig, dump_config
 from ragen2.diagnostics import Collapse
 from ragen2.envs import FrozenLake
 from ragen2.errors import RunError
@@ -100,7 +100,7 @@ def levels(run: RunDirectory) -> list[float]:
 
 ALARM = FADES + 2
 """The second step that measures the faded agent: step FADES + 1 is the first."""
-TOLD = re.compile(r"early warning: [a-z ]+ fell to 0(\.00)? from a baseline of ")
+TOLD = re.compile(r"early warning: grounding is being lost: [a-z ]+ fell to 0 from a baseline of ")
 
 
 def note_of(run: RunDirectory, step: int) -> str:
@@ -131,8 +131,8 @@ def test_warn_keeps_no_more_checkpoints_than_before(new_run):
 def test_a_cleared_alarm_is_noted(new_run):
     run = new_run(config())
     trained(config(), run, Fader(returns=ALARM))
-    first = ALARM + 4  # the sum of p-values takes longest to come down
-    assert levels(run)[ALARM - 1 : first] == [1.0, 1.0, 1.0, 1.0, 0.0]
+    first = ALARM + 3  # an alarm stays for three measurements
+    assert levels(run)[ALARM - 1 : first] == [1.0, 1.0, 1.0, 0.0]
     assert note_of(run, first) == "early warning cleared"
 
 
@@ -180,13 +180,23 @@ def test_a_healthy_run_keeps_what_it_would_keep_anyway(new_run):
 
 
 def test_an_alarm_before_the_first_checkpoint_says_that_there_is_no_healthy_one(new_run):
-    settings = config("checkpoint", steps=6)
+    rare = Checkpoints(every=9, keep=1, rollouts_every=99)
+    settings = config("checkpoint", steps=6).model_copy(update={"checkpoints": rare})
     run = new_run(settings)
-    trained(settings, run, Fader(fades=0))
-    assert note_of(run, 2) == (
-        "early warning: retrieval and mutual information are at chance; "
-        "no checkpoint was taken in good health before it"
+    trained(settings, run, Fader(fades=3))
+    assert note_of(run, 5).endswith("; no checkpoint was taken in good health before it")
+
+
+def test_a_run_that_was_never_grounded_is_told_so_once_and_goes_on(new_run):
+    settings = config("stop")
+    run = new_run(settings)
+    assert trained(settings, run, Fader(fades=0)).step == 16
+    assert levels(run) == [0.0] * 16
+    (noted,) = [record.note for record in run.records() if record.note]
+    assert noted.startswith(
+        "early warning: reasoning was never grounded, so there is nothing to lose"
     )
+    assert saved(run) == [16]
 
 
 def test_stop_ends_the_run_with_a_checkpoint_and_resume_goes_on(new_run):
@@ -292,6 +302,14 @@ def test_a_killed_run_ends_like_the_undisturbed_one(new_run, killed_at):
 def test_a_state_saved_before_there_were_alarms_can_be_resumed(tmp_path):
     (tmp_path / "trainer_state.json").write_text('{"step": 3}')
     assert read_state(tmp_path).watch == AlarmState()
+
+
+def test_the_sums_of_the_rule_before_are_read_and_begin_anew(tmp_path):
+    signal = {"num": 9, "baseline": 0.5, "statistic": 3.0, "drop": 1.0}
+    warning = {"mi": signal, "retrieval": signal, "floor": 2.0, "is_raised": True, "statistic": 1.2}
+    state = {"step": 3, "watch": {"warning": warning, "healthy": 2}}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert read_state(tmp_path).watch == AlarmState(healthy=2)
 
 
 def test_a_state_with_an_unknown_field_is_refused(tmp_path):

@@ -14,6 +14,7 @@ from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, opening, plai
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
+from ragen2.audit.warning import FollowedWarning
 from ragen2.diagnostics import Ema, measure, next_ema, reward_spread
 from ragen2.diagnostics.base import Attempts, Measured, Metrics, Played
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
@@ -49,6 +50,7 @@ class _Progress:
     blind: list[BlindPrompt] = field(default_factory=list)
     scores: list[ScopeScores] = field(default_factory=list)
     """Matrices of the step at hand."""
+    warning: FollowedWarning = field(default_factory=FollowedWarning)
 
 
 def analyse(
@@ -93,7 +95,10 @@ def analyse(
         steps=steps,
         regime=found[-1].regime.value if found else None,
         regime_since=found[-1].since if found else None,
-        failures=[_failure(one) for one in find_failures(_as_training(steps))],
+        failures=[
+            *progress.warning.failures,
+            *(_failure(one) for one in find_failures(_as_training(steps))),
+        ],
         blind_prompts=progress.blind[-MOST_BLIND:],
     )
 
@@ -123,6 +128,8 @@ def _step(
             found |= allow_for_unseen(found, scores.num_fitted)
         metrics |= {f"collapse/{scope}/{name}": value for name, value in found.items()}
         absent |= {f"collapse/{scope}{name}": why for name, why in missing.items()}
+        if position == 0 and found:
+            metrics |= progress.warning.take(sample.step, found)
     return StepRecord(step=sample.step, metrics=metrics, absent=absent)
 
 

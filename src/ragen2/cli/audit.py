@@ -210,6 +210,7 @@ class _Gate:
 def _gate(fail_on: str | None, *, allow_not_measured: bool) -> _Gate:
     from ragen2.diagnostics import Regime
     from ragen2.diagnostics.judging.detectors import DETECTORS
+    from ragen2.diagnostics.judging.warning import KINDS
 
     if fail_on is None:
         if allow_not_measured:
@@ -218,7 +219,7 @@ def _gate(fail_on: str | None, *, allow_not_measured: bool) -> _Gate:
             )
         return _Gate(frozenset(), needs_regime=False, passes_not_measured=False)
     about_collapse = [*(one.value for one in Regime), NOT_MEASURED]
-    known = [*about_collapse, *(one.__name__ for one in DETECTORS)]
+    known = [*about_collapse, *(one.__name__ for one in DETECTORS), *KINDS]
     names = [name.strip() for name in fail_on.split(",")]
     for name in names:
         if name not in known:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from ragen2.config import Stops, WarningSettings
 from ragen2.diagnostics import Ema
@@ -39,6 +39,12 @@ class AlarmState(BaseModel):
     """Step of the newest checkpoint that was taken in good health."""
     pinned: tuple[int, ...] = ()
     """Steps whose checkpoints were the newest healthy ones when an alarm was raised."""
+
+    @field_validator("warning", mode="before")
+    @classmethod
+    def _of_an_older_rule(cls, value: object) -> object:
+        """Begin anew where a checkpoint holds the sums of the rule that knew no number of prompts."""
+        return {} if isinstance(value, dict) and "floor" in value else value
 
     @property
     def protected(self) -> frozenset[int]:
@@ -84,10 +90,14 @@ def respond(
     """Respond to an alarm that this step raised, or say that this step cleared one."""
     if before.warning.is_raised and not after.warning.is_raised:
         return AlarmResponse("early warning cleared")
-    if not _is_new(before.warning, after.warning):
+    if after.warning.kind == before.warning.kind or not after.warning.kind:
         return AlarmResponse()
     reason = after.warning.reason
     note = f"early warning: {reason}"
+    if (
+        not after.warning.is_raised
+    ):  # nothing was lost, so there is nothing to keep, to stop or to call for
+        return AlarmResponse(note)
     if settings.response in {"checkpoint", "stop"}:
         kept = f"{note}; {_kept(after)}"
         return AlarmResponse(kept, saves=True, stops=settings.response == "stop")
