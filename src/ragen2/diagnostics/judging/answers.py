@@ -9,11 +9,11 @@ from enum import StrEnum
 
 import numpy as np
 
+from ragen2.diagnostics.base import StepMetrics
 from ragen2.diagnostics.judging.causes import Cause
 from ragen2.diagnostics.judging.detectors import (
     LATEST,
     LOST,
-    StepMetrics,
     series,
 )
 from ragen2.diagnostics.judging.regime import SIGNIFICANT
@@ -47,6 +47,8 @@ EQUAL = 1e-9
 """Returns that differ by less are equal but for rounding."""
 FEWEST_STEPS = 20
 """Steps of training before which nothing learnt is no finding."""
+FOR_SURE = 3.5
+"""Standard errors by which the best of several evaluations must exceed the last one."""
 COARSEST = 0.15
 """Rise of held-out success that evaluations must be able to show before its absence is a finding."""
 
@@ -217,7 +219,9 @@ def _is_flat(record: StepMetrics) -> bool:
     """Whether this step's rewards teach next to nothing; effective prompts are absent without variance."""
     dead = record.metrics["reward/dead_ratio"]
     rests_on_one = record.metrics.get("reward/effective_prompts", 0.0) < FEWEST_PROMPTS
-    return dead >= MOST_DEAD or (rests_on_one and dead >= MANY_DEAD)
+    # Where the task pays everyone the same, format penalties are all that differs.
+    tells_nothing = record.metrics.get("triage/live", 1.0) <= 1.0 - MOST_DEAD
+    return tells_nothing or dead >= MOST_DEAD or (rests_on_one and dead >= MANY_DEAD)
 
 
 def _is_learnt_to_the_end(records: Sequence[StepMetrics]) -> bool:
@@ -229,7 +233,8 @@ def _is_learnt_to_the_end(records: Sequence[StepMetrics]) -> bool:
 def _why_flat(records: Sequence[StepMetrics]) -> Cause:
     # Triage counts what the environment paid: where that differs and returns do not, the penalty levels it.
     levelled = (Track.of(records, "triage/live").now or 0.0) >= 0.5
-    if _invalid_pays(records) or levelled:
+    valid = Track.of(records, "rollout/format_validity").now
+    if levelled or (valid is not None and valid < RARE and _invalid_pays(records)):
         return Cause.INVALID_PAYS
     shares = {
         cause: Track.of(records, f"triage/{cause.value}").now or 0.0
@@ -306,32 +311,45 @@ def is_anything_learnt(records: Sequence[StepMetrics]) -> Answer:
         )
         return Answer(ask, Status.UNKNOWN, f"Held-out success {why}.")
     first, last = scored[0], scored[-1]
-    best = max(scored, key=lambda record: record.metrics[name])
+    best = max(scored[:-1], key=lambda record: record.metrics[name])
     rise, error = _change(first, last)
     start, end = first.metrics[name], last.metrics[name]
     text = (
         f"Held-out success went from {start:.0%} to {end:.0%} (step {first.step} to {last.step})."
     )
     sure = f"95% interval of the change {rise - Z95 * error:+.0%} to {rise + Z95 * error:+.0%}."
-    lost, lost_error = _change(last, best)
-    if lost > 3.0 * lost_error and lost >= SMALLEST_FALL:
+    lost, lost_error = _lost(scored)
+    if lost > FOR_SURE * lost_error and lost >= SMALLEST_FALL:
         text = text[:-1] + f", after {best.metrics[name]:.0%} at step {best.step}."
         return Answer(ask, Status.NO, text, sure, best.step, Cause.UNLEARNT, name)
+    practice = trend(Track.of(records, "rollout/success").values)
+    if (
+        practice is not None
+        and practice.p_rising <= SIGNIFICANT
+        and practice.change >= 2.0 * max(rise + Z95 * error, SMALLEST_FALL)
+    ):
+        text = text[:-1] + f"; on training tasks {practice.start:.0%} to {practice.end:.0%}."
+        return Answer(ask, Status.NO, text, sure, first.step, Cause.OVERFIT, name)
     if rise > Z95 * error or start >= SOLVED:
         return Answer(ask, Status.YES, text, sure, metric=name)
     if last.step - first.step < FEWEST_STEPS or Z95 * error > COARSEST:
         why = f"{text[:-1]}: too few steps or tasks to tell."
         return Answer(ask, Status.UNKNOWN, why, metric=name)
-    practice = trend(Track.of(records, "rollout/success").values)
-    is_overfit = (
-        practice is not None
-        and practice.p_rising <= SIGNIFICANT
-        and practice.change >= 2.0 * max(rise, SMALLEST_FALL / 2.0)
-    )
-    if is_overfit and practice is not None:
-        text = text[:-1] + f"; on training tasks {practice.start:.0%} to {practice.end:.0%}."
-    cause = Cause.OVERFIT if is_overfit else Cause.NOT_LEARNING
-    return Answer(ask, Status.NO, text, sure, first.step, cause, name)
+    return Answer(ask, Status.NO, text, sure, first.step, Cause.NOT_LEARNING, name)
+
+
+def _lost(scored: Sequence[StepMetrics]) -> tuple[float, float]:
+    """How far the last evaluation lies below the best two neighbours before it, and the error of that.
+
+    Two, because the best of many single ones is the luckiest.
+    """
+    drops = [
+        (np.mean([one[0] for one in pair]), math.hypot(*(one[1] for one in pair)) / 2.0)
+        for at in range(len(scored) - 2)
+        for pair in [[_change(scored[-1], scored[at + i]) for i in (0, 1)]]
+    ]
+    drop, error = max(drops, default=(0.0, 0.0))
+    return float(drop), float(error)
 
 
 def _change(before: StepMetrics, after: StepMetrics) -> tuple[float, float]:

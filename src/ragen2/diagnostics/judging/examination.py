@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ragen2.diagnostics.base import StepMetrics
 from ragen2.diagnostics.judging.answers import (
     Answer,
     Question,
@@ -24,7 +25,7 @@ from ragen2.diagnostics.judging.answers import (
     is_anything_learnt,
 )
 from ragen2.diagnostics.judging.causes import REMEDIES, Cause
-from ragen2.diagnostics.judging.detectors import Finding, StepMetrics, find_failures
+from ragen2.diagnostics.judging.detectors import Finding, find_failures
 from ragen2.diagnostics.judging.grounded import is_reasoning_grounded
 from ragen2.diagnostics.metrics.collapse import main_scope
 

@@ -2,137 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
+from ragen2.diagnostics.base import StepMetrics
 from ragen2.diagnostics.judging.answers import Answer, Question, Status
 from ragen2.diagnostics.judging.causes import Cause
-from ragen2.diagnostics.judging.detectors import LATEST, StepMetrics, entropy_gaming
-from ragen2.diagnostics.judging.regime import Regime, regime
+from ragen2.diagnostics.judging.detectors import entropy_gaming
+from ragen2.diagnostics.judging.periods import Period, periods
+from ragen2.diagnostics.judging.regime import COLLAPSED, GROUNDED, Regime
 
-COLLAPSED = {Regime.TEMPLATE_COLLAPSE, Regime.LOW_ENTROPY_COLLAPSE}
-SCORES = ("retrieval_p_value", "mi_p_value", "conditional_entropy_seq", "num_traces", "num_prompts")
 LEFT = 0.7
-"""Part of the share at the start below which part of the reasoning has collapsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """Steps in which grounding stayed the same, pooled."""
-
-    first_step: int
-    last_step: int
-    regime: str
-    share: float
-    low: float
-    high: float
-    num_steps: int
+"""Part of its best retrieval above chance below which reasoning has lost much, whatever is left."""
+GAMED = 1.5
+"""Rise of entropy beside falling information from which the entropy is sought for its own sake."""
 
 
 def is_reasoning_grounded(records: Sequence[StepMetrics], scope: str) -> Answer:
     """How much of the reasoning depends on its prompt now, against what it once was."""
-    ask, metric = Question.GROUNDED, f"collapse/{scope}/retrieval_accuracy"
+    ask, metric = Question.GROUNDED, f"collapse/{scope}/grounded_share"
     found = periods(records, scope)
     if not found:
         return Answer(ask, Status.UNKNOWN, _why_not_measured(records, scope))
-    now, before = found[-1], found[:-1]
-    text = f"{_percent(now.share)} of reasoning traces are about their prompt"
-    best = max(before, key=lambda one: one.share, default=None)
-    if best is not None and best.share > now.high:
-        text += f", {_percent(best.share)} at step {best.first_step} to {best.last_step}"
+    now = found[-1]
+    if now.regime is Regime.UNDECIDED:
+        text = (
+            f"{now.num_traces} traces of {now.num_prompts} prompts cannot tell whether reasoning is about "
+            f"its prompt (95% interval {now.low:.0%} to {now.high:.0%} of traces)."
+        )
+        return Answer(ask, Status.UNKNOWN, text, metric=metric)
+    before = [one for one in found if one.last_step < now.since]
+    earlier = found[:-1]
+    faded = _faded(records, scope, now, earlier) if now.regime in GROUNDED else ""
+    if faded:
+        sure = f"From {now.num_traces} traces of {now.num_steps} steps."
+        return Answer(ask, Status.NO, faded, sure, now.first_step, Cause.PARTIAL_COLLAPSE, metric)
+    best = max(before, key=lambda one: one.share, default=now)
+    text = f"{now.share:.0%} of reasoning traces are about their prompt"
+    if best.low > now.high:
+        text += f", {best.share:.0%} at step {best.first_step} to {best.last_step}"
+    steps = f"{now.num_steps} step{'' if now.num_steps == 1 else 's'}"
     sure = (
-        f"95% interval {_percent(now.low)} to {_percent(now.high)}, over {now.num_steps} "
-        f"step{'s' if now.num_steps > 1 else ''}."
+        f"95% interval {now.low:.0%} to {now.high:.0%}, from {now.num_traces} traces of {steps}, which "
+        f"would have shown {now.detectable:.0%}."
     )
-    if now.regime == Regime.UNDECIDED:
-        why = "Too few traces were scored to tell whether reasoning is about its prompt."
-        return Answer(ask, Status.UNKNOWN, why, metric=metric)
     cause = _cause(records, now, before)
-    status = Status.YES if cause is None else Status.NO
-    since = now.first_step if cause is not None else None
-    return Answer(ask, status, f"{text}.", sure, since, cause, metric)
+    if cause is None:
+        return Answer(ask, Status.YES, f"{text}.", sure, metric=metric)
+    return Answer(ask, Status.NO, f"{text}.", sure, now.since, cause, metric)
 
 
 def _cause(records: Sequence[StepMetrics], now: Period, before: Sequence[Period]) -> Cause | None:
-    if now.regime in {"partial", "weak"}:
-        return Cause.PARTIAL_COLLAPSE
-    if now.regime not in COLLAPSED:
+    if now.regime in GROUNDED:
         return None
+    if now.regime not in COLLAPSED:
+        return Cause.PARTIAL_COLLAPSE
     if all(one.regime in {*COLLAPSED, Regime.UNDECIDED} for one in before):
         return Cause.NEVER_GROUNDED
-    if now.regime == Regime.LOW_ENTROPY_COLLAPSE:
+    if now.regime is Regime.LOW_ENTROPY_COLLAPSE:
         return Cause.LOW_ENTROPY_COLLAPSE
-    gamed = entropy_gaming(records) is not None
-    return Cause.ENTROPY_GAMING if gamed else Cause.TEMPLATE_COLLAPSE
+    return Cause.ENTROPY_GAMING if _is_gamed(records) else Cause.TEMPLATE_COLLAPSE
 
 
-def periods(records: Sequence[StepMetrics], scope: str) -> list[Period]:
-    """Stretches of equal regime, after a running majority of five steps."""
-    prefix = f"collapse/{scope}/"
-    scored: list[tuple[int, dict[str, float]]] = []
-    for record in records:
-        plain = {
-            name.removeprefix(prefix): value
-            for name, value in record.metrics.items()
-            if name.startswith(prefix)
-        }
-        if plain.keys() >= set(SCORES):
-            scored.append((record.step, plain))
-    if not scored:
-        return []
-    names = _smoothed(_named([plain for _, plain in scored]))
-    starts = [0, *(i for i in range(1, len(names)) if names[i] != names[i - 1])]
-    ends = [*starts[1:], len(names)]
-    return [
-        _pooled(names[start], scored[start:end]) for start, end in zip(starts, ends, strict=True)
-    ]
+def _is_gamed(records: Sequence[StepMetrics]) -> bool:
+    """Whether entropy rose by far more than lost information makes it: half of what it was."""
+    found = entropy_gaming(records)
+    if found is None:
+        return False
+    return found.evidence["entropy_end"] >= GAMED * found.evidence["entropy_start"]
 
 
-def _named(scored: Sequence[Mapping[str, float]]) -> list[str]:
-    """The regime of each step; ``partial`` where much of the start's share is gone."""
-    shares = [_share(plain, "") for plain in scored]
-    start = float(np.median(shares[: max(1, min(LATEST, len(shares) // 3))]))
-    return [
-        "partial" if (named := regime(plain)) not in COLLAPSED and share < LEFT * start else named
-        for plain, share in zip(scored, shares, strict=True)
-    ]
+def _faded(
+    records: Sequence[StepMetrics], scope: str, now: Period, before: Sequence[Period]
+) -> str:
+    """What is lost where all traces still tell something, but much less: a template for some prompts does.
 
-
-def _smoothed(names: Sequence[str]) -> list[str]:
-    """Each name replaced by the commonest of the five around it; its own wins a tie."""
-    found = []
-    for index, name in enumerate(names):
-        near = list(names[max(0, index - 2) : index + 3])
-        found.append(max([name, *near], key=near.count))
-    return found
-
-
-def _pooled(name: str, scored: Sequence[tuple[int, Mapping[str, float]]]) -> Period:
-    shares = np.array(
-        [[_share(plain, end) for end in ("", "_low", "_high")] for _, plain in scored]
-    )
-    mean = float(shares[:, 0].mean())
-    half = float((shares[:, 2] - shares[:, 1]).mean()) / 2.0 / np.sqrt(len(scored))
-    return Period(
-        scored[0][0],
-        scored[-1][0],
-        name,
-        mean,
-        max(0.0, mean - half),
-        min(1.0, mean + half),
-        len(scored),
+    Such a template tells that the prompt is one of those; retrieval among them is lost.
+    """
+    left = _retrieval(records, scope, now)
+    best = max(before, key=lambda one: _retrieval(records, scope, one), default=now)
+    had = _retrieval(records, scope, best)
+    if left >= LEFT * had:
+        return ""
+    return (
+        f"Retrieval reaches {left:.0%} of the way from chance to perfect, {had:.0%} at step "
+        f"{best.first_step} to {best.last_step}: prompts share their reasoning."
     )
 
 
-def _share(plain: Mapping[str, float], end: str) -> float:
-    """The grounded share; where it was not measured, what retrieval has of all above chance."""
-    if "grounded_share" in plain:
-        return plain[f"grounded_share{end}"]
-    chance = plain["retrieval_chance"]
-    found = plain.get(f"retrieval_accuracy{end}", plain["retrieval_accuracy"])
-    return max(0.0, (found - chance) / (1.0 - chance))
+def _retrieval(records: Sequence[StepMetrics], scope: str, period: Period) -> float:
+    """Mean of what retrieval has of all above chance, over the steps of a period."""
+    stem = f"collapse/{scope}/retrieval_"
+    shares = [
+        (record.metrics[f"{stem}accuracy"] - chance) / (1.0 - chance)
+        for record in records
+        if period.first_step <= record.step <= period.last_step
+        and (chance := record.metrics.get(f"{stem}chance", 1.0)) < 1.0
+    ]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def _why_not_measured(records: Sequence[StepMetrics], scope: str) -> str:
@@ -141,7 +109,3 @@ def _why_not_measured(records: Sequence[StepMetrics], scope: str) -> str:
             if name.startswith(f"collapse/{scope}"):
                 return f"Reasoning was not compared across prompts: {why}."
     return "No step compared reasoning across prompts."
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"
