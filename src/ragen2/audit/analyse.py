@@ -243,8 +243,7 @@ def _regime(found: Metrics, progress: _Progress) -> tuple[str | None, str]:
     """The regime and the reason for it; the first step that has one is the baseline of the others."""
     if "conditional_entropy_seq" not in found:
         return None, ""
-    named = regime(found, progress.baseline)
-    why = explain_regime(found, progress.baseline)
+    named, why = regime(found), explain_regime(found)
     if progress.baseline is None and named is not Regime.UNDECIDED:
         progress.baseline = found
     return named.value, why

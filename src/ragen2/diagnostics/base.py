@@ -45,6 +45,20 @@ class Measured(Metrics):
             self.scores += other.scores
 
 
+class StepMetrics(Protocol):
+    """A step and its numbers: a ``StepRecord``, or anything like it."""
+
+    @property
+    def step(self) -> int:
+        """Position in the run."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers by their full names."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """Everything a diagnostic may look at: the whole, unfiltered batch of one step."""

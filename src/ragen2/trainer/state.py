@@ -228,6 +228,15 @@ class OfferedTasks(BaseModel):
     kept: tuple[bool, ...]
 
 
+class MeasuredStep(BaseModel):
+    """What the verdict on a period needs of a step in which reasoning was compared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    metrics: dict[str, float]
+
+
 class TrainerState(BaseModel):
     """Random streams, tasks and data position are functions of the seed and ``step``."""
 
@@ -238,6 +247,8 @@ class TrainerState(BaseModel):
     ema: dict[str, Ema] = {}
     """Spread of the marginal averaged over steps, scope by scope."""
     regime: str | None = None
+    measured: tuple[MeasuredStep, ...] = ()
+    """The last steps in which reasoning was compared, oldest first; their last period has the regime."""
     watch: AlarmState = AlarmState()
     """The early warning's baseline, sums and alarm."""
     stops: StopState = StopState()

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragen2.config import RunConfig, Stops, WarningSettings
-from ragen2.diagnostics import Diagnostic, Ema, Evidence, Measured, measure_all, regime
+from ragen2.diagnostics import Diagnostic, Ema, Evidence, Measured, measure_all
 from ragen2.diagnostics.base import Metrics, Replayer
+from ragen2.diagnostics.judging.periods import JUDGED_BY, periods
 from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.diagnostics.metrics.reward import coverage, filter_metrics, reward_spread
 from ragen2.policy import Scorer
@@ -27,6 +28,7 @@ from ragen2.trainer.batch import EnvReplayer
 from ragen2.trainer.state import (
     AlarmResponse,
     AlarmState,
+    MeasuredStep,
     OfferedTasks,
     TrainerState,
     respond,
@@ -38,6 +40,8 @@ from ragen2.types import Group, Prompt, Selection
 
 COVERAGE_STEPS = 20
 """Steps over which ``filter/coverage`` counts."""
+REGIME_STEPS = 20
+"""Measured steps that the regime of a step looks back on: it is that of their last period."""
 NEEDS_SUCCESS = frozenset(
     {
         "rollout/success",
@@ -254,7 +258,11 @@ class StepLedger:
     def _advance(self, metrics: Mapping[str, float]) -> None:
         """The state after the step: averages, regime, early warning, early stops."""
         opened, before, ours = self._open, self.state, self.settings
-        judged = opened.judged
+        judged, scope = opened.judged, judged_scope(ours.diagnostics)
+        measured = before.measured
+        if judged:
+            kept = {f"collapse/{scope}/{n}": v for n, v in judged.items() if n in JUDGED_BY}
+            measured = (*measured, MeasuredStep(step=opened.step, metrics=kept))[-REGIME_STEPS:]
         stops, stopped = before.stops, ""
         if opened.step:  # the evaluation before training counts towards no early stop
             rewards = [group.rewards_G for group in opened.groups]
@@ -264,7 +272,8 @@ class StepLedger:
         self.state = TrainerState(
             step=opened.step,
             ema=next_emas(before.ema, metrics),
-            regime=regime(judged, before.watch.baseline).value if judged else before.regime,
+            regime=periods(measured, scope)[-1].regime.value if judged else before.regime,
+            measured=measured,
             watch=opened.watch or before.watch,
             stops=stops,
             stopped=stopped,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
-from ragen2.diagnostics.judging.regime import SIGNIFICANT, Regime, regime
+from ragen2.diagnostics.base import StepMetrics
+from ragen2.diagnostics.judging.periods import periods
+from ragen2.diagnostics.judging.regime import COLLAPSED, SIGNIFICANT, Regime
 from ragen2.diagnostics.statistics.trends import departure, trend
 
 Severity = Literal["warning", "severe"]
@@ -30,32 +32,10 @@ LOST = 0.05
 """A link that once was significant counts as lost when its newest p-values are above this."""
 BLIND = 0.5
 """How often the own image beats another one where reasoning does not depend on it: a coin flip."""
-_REGIME_NEEDS = {
-    "retrieval_p_value",
-    "retrieval_above_chance",
-    "mi_p_value",
-    "conditional_entropy_seq",
-    "num_traces",
-    "num_prompts",
-}
 _REGIME_WORDS = {
     Regime.LOW_ENTROPY_COLLAPSE: "Reasoning is the same whatever the prompt",
-    Regime.TEMPLATE_COLLAPSE: "Reasoning varies, but no longer depends on its prompt",
+    Regime.TEMPLATE_COLLAPSE: "Reasoning varies, but does not depend on its prompt",
 }
-
-
-class StepMetrics(Protocol):
-    """A step and its numbers: a ``StepRecord``, or anything like it."""
-
-    @property
-    def step(self) -> int:
-        """Position in the run."""
-        ...
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Numbers by their full names."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +111,13 @@ def entropy_gaming(records: Sequence[StepMetrics]) -> Finding | None:
 
 
 def reasoning_collapse(records: Sequence[StepMetrics]) -> Finding | None:
-    """The newest two cross-scorings both show a collapsed regime, low-entropy or template."""
-    prefix = "collapse/first_turn/"
-    named: list[tuple[int, Regime]] = []
-    for record in records:
-        plain = {
-            n.removeprefix(prefix): v for n, v in record.metrics.items() if n.startswith(prefix)
-        }
-        if plain.keys() >= _REGIME_NEEDS:
-            named.append((record.step, regime(plain)))
-    if len(named) < 2 or named[-1][1] is not named[-2][1] or named[-1][1] not in _REGIME_WORDS:
+    """The present period of the run is one without grounded reasoning, low-entropy or template."""
+    found = periods(records)
+    if not found or found[-1].regime not in COLLAPSED or found[-1].num_steps < 2:
         return None
-    last = named[-1][1]
-    others = [index for index, (_, name) in enumerate(named) if name is not last]
-    since = named[others[-1] + 1 if others else 0][0]
-    newest = {
-        name: values[-1]
-        for name in ("retrieval_accuracy", "retrieval_p_value", "conditional_entropy_seq")
-        if (values := series(records, f"{prefix}{name}")[1])
-    }
-    return Finding(last.value, since, "severe", _REGIME_WORDS[last], newest)
+    now = found[-1]
+    evidence = {"grounded_share": now.share, "low": now.low, "high": now.high}
+    return Finding(now.regime.value, now.since, "severe", _REGIME_WORDS[now.regime], evidence)
 
 
 def action_oscillation(records: Sequence[StepMetrics]) -> Finding | None:

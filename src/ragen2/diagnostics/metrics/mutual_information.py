@@ -21,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from ragen2.diagnostics.metrics.grounding import measure_grounding, retrieval_chance
 from ragen2.diagnostics.statistics.jackknife import (
     RECALL_AT,
     TIE,
@@ -96,7 +97,8 @@ def measure(
         owner_N: column of each trace's true prompt.
         interval: ``batch`` is for these prompts: traces vary, prompts stay. ``population`` is for
             batches of this size from where the prompts were drawn.
-        resamples: bootstrap and permutation draws; 0 leaves intervals and p-values out.
+        resamples: bootstrap and permutation draws; 0 leaves intervals (but that of the grounded share)
+            and p-values out.
         ema: spread of the marginal averaged over earlier steps; this batch is folded in, and the result
             is returned as ``marginal_std_ema`` and ``marginal_std_ema_seq``.
         seed: of the resampling.
@@ -117,6 +119,7 @@ def measure(
     metrics["retrieval_above_chance"] = (
         estimates["retrieval_accuracy"] - metrics["retrieval_chance"]
     )
+    metrics |= measure_grounding(matrix, by_prompt=interval == "population")
     if resamples:
         rng = stream("measure", seed)
         if interval == "batch":
@@ -209,7 +212,7 @@ def _facts(moments: Moments, average: _Average, matrix: ScoreMatrix) -> dict[str
         facts[f"marginal_logprob{suffix}"] = float(moments[f"marginal{suffix}"])
         facts[f"marginal_std{suffix}"] = std
         facts[f"marginal_std_ema{suffix}"] = average.offset[suffix] + average.slope * std
-    facts["retrieval_chance"] = _chance(matrix)
+    facts["retrieval_chance"] = retrieval_chance(matrix)
     facts["mi_bound"] = float(np.log(prompts))
     facts["num_traces"] = float(traces)
     facts["num_prompts"] = float(prompts)
@@ -318,7 +321,7 @@ def _intervals(
         low, high = bounds[name]
         bounds[name] = (low, max(estimates[name], min(high, float(np.log(prompts)))))
     low, high = bounds["retrieval_accuracy"]
-    chance = _chance(matrix)
+    chance = retrieval_chance(matrix)
     return bounds | {"retrieval_above_chance": (low - chance, high - chance)}
 
 
@@ -339,8 +342,3 @@ def _towards_zero(value: float, above: float) -> float:
     of ``above``, is what the counts of docs/diagnostics/mutual-information.md ask for.
     """
     return min(above, above**2 / (4.0 * value)) / 2.0 if value > 0.0 else above / 2.0
-
-
-def _chance(matrix: ScoreMatrix) -> float:
-    """Retrieval of traces that ignore their prompt: one in the prompts each was scored under."""
-    return float((1.0 / np.isfinite(matrix.logp_NP).sum(1)).mean())

@@ -1,0 +1,177 @@
+"""The periods of a run or a log: cut where grounding changes, each judged by all its steps together.
+
+A single step has few traces. Steps between two change-points are one population: the ranks of their traces
+add up, and the last period is the present.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ragen2.diagnostics.base import StepMetrics
+from ragen2.diagnostics.judging.regime import ONE_TRACE, Regime, name_regime
+from ragen2.diagnostics.metrics.collapse import main_scope
+from ragen2.diagnostics.metrics.grounding import (
+    RANKS,
+    GroundedShare,
+    RankCounts,
+    detectable_share,
+    grounded_share,
+    recorded_counts,
+)
+from ragen2.types import FloatArray
+
+SMALLEST_CHANGE = 0.1
+"""Change of the mean credit (0 at chance, 1 when perfect) that is worth a cut."""
+EVIDENCE = 6.0
+"""Squared z-score that a cut needs beyond 2 log T, the price of having looked at T places."""
+NOISE_OF_VARIETY = 0.1
+"""Variance counted for "this step is diverse": one odd step is no cut, three in a row are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Some steps in a row, pooled."""
+
+    first_step: int
+    last_step: int
+    since: int
+    """First step of the first period of the unbroken line of those in the same regime."""
+    regime: Regime
+    share: float
+    low: float
+    high: float
+    detectable: float
+    """Smallest grounded share that these steps would have shown."""
+    num_traces: int
+    num_prompts: int
+    """In the largest of its steps."""
+    num_steps: int
+    """Measured ones."""
+
+
+JUDGED_BY = frozenset(
+    {"num_traces", "retrieval_chance", "conditional_entropy_seq", "retrieval_accuracy"}
+    | {f"retrieval_accuracy@{rank}" for rank in RANKS}
+)
+"""Names, without prefix, of all metrics that a period is made of."""
+
+
+class _Measured(NamedTuple):
+    step: int
+    counts: RankCounts
+    entropy: float | None
+
+
+def periods(records: Sequence[StepMetrics], scope: str | None = None) -> list[Period]:
+    """The periods of all measured steps, oldest first; empty where none was measured.
+
+    ``scope`` is one of reasoning, such as ``first_turn``; left out, the one that a run is judged by.
+    """
+    chosen = scope or main_scope({name for record in records for name in record.metrics})
+    measured = [one for record in records if (one := _measured(record, chosen)) is not None]
+    if not measured:
+        return []
+    cuts = sorted(
+        {0, len(measured)}
+        | change_points(*_credits(measured), smallest=SMALLEST_CHANGE)
+        | change_points(_diverse(measured), NOISE_OF_VARIETY, smallest=0.5)
+    )
+    found: list[Period] = []
+    for start, end in pairwise(cuts):
+        found.append(_period(measured[start:end], found[-1] if found else None))
+    return found
+
+
+def change_points(values_T: FloatArray, variance: float, *, smallest: float) -> set[int]:
+    """Places before which the mean changes by at least ``smallest``, more than noise would have it.
+
+    Binary segmentation: the best place of all, then the best of each side.
+    """
+    least = 2.0 * math.log(max(len(values_T), 2)) + EVIDENCE
+    found: set[int] = set()
+    waiting = [(0, len(values_T))]
+    while waiting:
+        start, end = waiting.pop()
+        part_T = values_T[start:end]
+        if len(part_T) < 2:
+            continue
+        before_T = np.arange(1, len(part_T))
+        left_T = np.cumsum(part_T)[:-1] / before_T
+        right_T = (part_T.sum() - np.cumsum(part_T)[:-1]) / (len(part_T) - before_T)
+        error_T = np.sqrt(variance * (1.0 / before_T + 1.0 / (len(part_T) - before_T)))
+        change_T = np.abs(left_T - right_T)
+        evidence_T = np.where(change_T >= smallest, (change_T / np.maximum(error_T, 1e-12)) ** 2, 0)
+        best = int(evidence_T.argmax())
+        if evidence_T[best] > least:
+            place = start + best + 1
+            found.add(place)
+            waiting += [(start, place), (place, end)]
+    return found
+
+
+def _measured(record: StepMetrics, scope: str) -> _Measured | None:
+    prefix = f"collapse/{scope}/"
+    plain = {
+        name.removeprefix(prefix): value
+        for name, value in record.metrics.items()
+        if name.startswith(prefix)
+    }
+    counts = recorded_counts(plain)
+    if counts is None:
+        return None
+    return _Measured(record.step, counts, plain.get("conditional_entropy_seq"))
+
+
+def _credits(measured: Sequence[_Measured]) -> tuple[FloatArray, float]:
+    """Mean of ``(recall@k - k / P) / (1 - k / P)`` over k at each step, and its variance.
+
+    The variance is that of independent traces or, if more, what successive steps differ by.
+    """
+    values, variances = [], []
+    for one in measured:
+        edges, prompts, traces = one.counts.edges[:-1], one.counts.prompts, one.counts.traces
+        within = np.cumsum(one.counts.counts)[:-1] / traces
+        chance = np.array(edges) / prompts
+        values.append(float(((within - chance) / (1.0 - chance)).mean()))
+        # One more hit and one more miss: a perfect step is not one without noise.
+        hits = (within[0] * traces + 1.0) / (traces + 2.0)
+        variances.append(hits * (1.0 - hits) / traces / (1.0 - chance[0]) ** 2)
+    values_T = np.array(values)
+    steps_T = np.abs(np.diff(values_T))
+    # 1.4826 times the median size of differences is their deviation; they vary twice as much as values.
+    seen = (1.4826 * float(np.median(steps_T))) ** 2 / 2.0 if len(steps_T) else 0.0
+    return values_T, max(float(np.mean(variances)), seen)
+
+
+def _diverse(measured: Sequence[_Measured]) -> FloatArray:
+    return np.array(
+        [1.0 if one.entropy is None or one.entropy >= ONE_TRACE else 0.0 for one in measured]
+    )
+
+
+def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
+    counts = [one.counts for one in measured]
+    found: GroundedShare = grounded_share(counts)
+    entropies = [one.entropy for one in measured if one.entropy is not None]
+    named = name_regime(found, float(np.median(entropies)) if entropies else None)
+    first = measured[0].step
+    return Period(
+        first_step=first,
+        last_step=measured[-1].step,
+        since=before.since if before is not None and before.regime is named else first,
+        regime=named,
+        share=found.share,
+        low=found.low,
+        high=found.high,
+        detectable=detectable_share(counts),
+        num_traces=round(sum(one.traces for one in counts)),
+        num_prompts=max(one.prompts for one in counts),
+        num_steps=len(measured),
+    )
