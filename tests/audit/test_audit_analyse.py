@@ -10,8 +10,9 @@ import pytest
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
 from ragen2.audit import SampleLimits
 from ragen2.diagnostics import reward_spread
+from ragen2.diagnostics.judging.examination import UNDECIDED
 from ragen2.reports.load import as_run
-from ragen2.reports.verdict import NOT_MEASURED, judge
+from ragen2.reports.verdict import judge
 from ragen2.runs.scores import ScoreRecord
 
 FIRST = "collapse/first_turn/"
@@ -101,7 +102,11 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
         "fewer than two prompts have 3 reasoning traces to compare"
     )
     verdict = judge(as_run(record, tmp_path))
-    assert (verdict.word, verdict.text) == (NOT_MEASURED, "No step had enough to compare.")
+    assert verdict.word == UNDECIDED
+    assert verdict.text.endswith(
+        "Reasoning was not compared across prompts: fewer than two prompts have 3 reasoning traces to "
+        "compare."
+    )
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
 
@@ -145,11 +150,11 @@ def test_every_number_of_the_file_is_finite(audited, tmp_path):
 def test_the_verdict_tells_since_when_why_and_against_what(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(tasks=6, members=8)]
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
-    since, why, retrieval = judge(as_run(record, tmp_path)).evidence[:3]
-    assert since.text == "diverse grounded since step 1 (of 2)"
-    assert why.text.startswith("diverse grounded: retrieval 1.00 is not below")
-    assert retrieval.text.startswith("retrieval accuracy: 1 at step 1, 1 at step 2 (95% ")
-    assert "; chance 0.167, p 0." in retrieval.text
+    verdict = judge(as_run(record, tmp_path))
+    assert (verdict.word, verdict.tone) == ("Healthy", "good")
+    assert "100% of reasoning traces are about their prompt." in verdict.text
+    assert verdict.certainty.startswith("95% interval 9")
+    assert "from 48 traces of 2 steps" in verdict.certainty
 
 
 def test_the_kept_matrices_are_those_that_the_numbers_rest_on(audited, tmp_path):

@@ -30,7 +30,10 @@ def test_a_healthy_log_is_told_so_and_leaves_numbers_matrices_and_page(
     write_log(tmp_path, grounded=True)
     done = program("audit", "log.jsonl", "--fail-on", "template_collapse,low_entropy_collapse")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Healthy. Reasoning is varied and depends on its prompt." in done.stdout
+    assert done.stdout.startswith("Healthy.\n")
+    assert "100% of reasoning traces are about their prompt." in done.stdout
+    assert "How sure: 95% interval 9" in done.stdout
+    assert "Next: Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`." in done.stdout
     assert "Estimated from the wording" in done.stdout
     assert "96 of 96 rows used (verl)" in done.stdout
     assert sorted(path.name for path in (tmp_path / "audit").iterdir()) == [
@@ -52,7 +55,8 @@ def test_a_collapse_that_was_not_to_be_is_exit_code_1(program: Program, tmp_path
     done = program("audit", "log.jsonl", "--fail-on", "template_collapse", "--out", "found")
     assert done.returncode == 1
     assert done.stderr == "ragen2: --fail-on: found template_collapse\n"
-    assert "Template collapse" in done.stdout
+    assert done.stdout.startswith("Reasoning was never about its prompt.\n")
+    assert "Next: Warm-start it on reasoning that describes its state" in done.stdout
     assert json.loads((tmp_path / "found" / "audit.json").read_text())["regime"]
 
 

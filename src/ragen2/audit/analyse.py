@@ -88,7 +88,7 @@ def analyse(
         steps=steps,
         regime=judged[-1][1] if judged else None,
         regime_since=_since(judged),
-        failures=[_failure(one) for one in find_failures(_as_training(steps))],
+        failures=[_failure(one) for one in find_failures(steps)],
         blind_prompts=progress.blind[-MOST_BLIND:],
     )
 
@@ -282,27 +282,9 @@ def _notes(log: Log) -> list[str]:
     return notes
 
 
-def _as_training(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Records under the names that detectors know; a log has words where a run has tokens."""
-    return [
-        one.model_copy(
-            update={
-                "metrics": one.metrics
-                | {"rollout/reasoning_tokens": one.metrics["rollout/reasoning_words"]}
-            }
-        )
-        if "rollout/reasoning_words" in one.metrics
-        else one
-        for one in steps
-    ]
-
-
 def _failure(found: Finding) -> FoundFailure:
-    text = found.text
-    if found.name == "reasoning_shrinkage":
-        text = text.replace("tokens", "words")
     return FoundFailure(
-        name=found.name, since_step=found.since_step, severity=found.severity, text=text
+        name=found.name, since_step=found.since_step, severity=found.severity, text=found.text
     )
 
 

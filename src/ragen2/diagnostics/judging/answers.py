@@ -196,6 +196,8 @@ def are_rewards_telling(records: Sequence[StepMetrics]) -> Answer:
     flat = since_step(
         dead.steps, [_is_flat(r) for r in records if "reward/dead_ratio" in r.metrics]
     )
+    if flat is None and dead.now >= 0.5 and _is_easy(records):
+        flat = dead.steps[0]
     mean = Track.of(records, "reward/mean").now
     text = f"{dead.now:.0%} of prompts pay all their rollouts the same"
     if flat is not None:
@@ -206,7 +208,7 @@ def are_rewards_telling(records: Sequence[StepMetrics]) -> Answer:
         return Answer(
             ask,
             Status.NO,
-            f"{text}{_about_invalid(records) if cause is Cause.INVALID_PAYS else ''}.",
+            f"{text}{_about_invalid(records) if cause is Cause.INVALID_PAYS else _told_labels(records)}.",
             _in_newest(dead),
             flat,
             cause,
@@ -224,6 +226,12 @@ def _is_flat(record: StepMetrics) -> bool:
     return tells_nothing or dead >= MOST_DEAD or (rests_on_one and dead >= MANY_DEAD)
 
 
+def _is_easy(records: Sequence[StepMetrics]) -> bool:
+    """Whether the tasks were solved from the first steps on."""
+    success = Track.of(records, "rollout/success")
+    return min(success.start or 0.0, success.now or 0.0) >= SOLVED
+
+
 def _is_learnt_to_the_end(records: Sequence[StepMetrics]) -> bool:
     success = Track.of(records, "rollout/success")
     now, start = success.now or 0.0, success.start or 0.0
@@ -236,10 +244,9 @@ def _why_flat(records: Sequence[StepMetrics]) -> Cause:
     valid = Track.of(records, "rollout/format_validity").now
     if levelled or (valid is not None and valid < RARE and _invalid_pays(records)):
         return Cause.INVALID_PAYS
-    shares = {
-        cause: Track.of(records, f"triage/{cause.value}").now or 0.0
-        for cause in (Cause.REWARD_BLIND, Cause.TOO_HARD, Cause.TOO_EASY)
-    }
+    shares = _labels(records)
+    if shares[Cause.REWARD_BLIND] >= BLIND:
+        return Cause.REWARD_BLIND
     largest = max(shares, key=lambda cause: shares[cause])
     if shares[largest] > BLIND:
         return largest
@@ -247,6 +254,23 @@ def _why_flat(records: Sequence[StepMetrics]) -> Cause:
     if success is None or 1.0 - SOLVED < success < SOLVED:
         return Cause.REWARD_FLAT
     return Cause.TOO_EASY if success >= SOLVED else Cause.TOO_HARD
+
+
+def _labels(records: Sequence[StepMetrics]) -> dict[Cause, float]:
+    """Share of prompts that triage calls blind, too hard or too easy; 0 where it was not asked."""
+    return {
+        cause: Track.of(records, f"triage/{cause.value}").now or 0.0
+        for cause in (Cause.REWARD_BLIND, Cause.TOO_HARD, Cause.TOO_EASY)
+    }
+
+
+def _told_labels(records: Sequence[StepMetrics]) -> str:
+    named = [
+        f"{share:.0%} are {cause.value.replace('_', ' ')}"
+        for cause, share in _labels(records).items()
+        if share >= 0.05
+    ]
+    return f"; {', '.join(named)}" if named else ""
 
 
 def _what_differs(records: Sequence[StepMetrics], fine: Answer) -> Answer:
@@ -282,7 +306,7 @@ def _invalid_pays(records: Sequence[StepMetrics]) -> bool:
     if not gains:
         return False
     if len(gains) < FEWEST_POOLED:
-        return min(gains) >= -EQUAL
+        return max(abs(gain) for gain in gains) <= EQUAL
     error = float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
     return float(np.mean(gains)) - Z95 * error >= -EQUAL
 
@@ -309,7 +333,8 @@ def is_anything_learnt(records: Sequence[StepMetrics]) -> Answer:
         why = (
             "was never evaluated" if number is None else f"is {number:.0%} in one evaluation alone"
         )
-        return Answer(ask, Status.UNKNOWN, f"Held-out success {why}.")
+        metric = None if number is None else name
+        return Answer(ask, Status.UNKNOWN, f"Held-out success {why}.", metric=metric)
     first, last = scored[0], scored[-1]
     best = max(scored[:-1], key=lambda record: record.metrics[name])
     rise, error = _change(first, last)

@@ -137,9 +137,10 @@ REMEDIES: dict[Cause, Remedy] = {
         "--set warning.response=checkpoint`.",
     ),
     Cause.ENTROPY_GAMING: Remedy(
-        "Entropy rises for its own sake",
-        "Variety grows while information about the prompt goes: the entropy bonus is paid, the task is not.",
-        "Go back to a checkpoint before that step and train with `--set algorithm.entropy_coefficient=0`.",
+        "Template collapse while entropy rises",
+        "Variety grows while information about the prompt goes: it serves an entropy bonus, not the task.",
+        "Go back to a checkpoint before that step and train with `--set algorithm.entropy_coefficient=0 "
+        "--set filter.kind=top_p --set filter.mass=0.9`.",
     ),
     Cause.UNUSED_REASONING: Remedy(
         "Actions do not follow the reasoning",

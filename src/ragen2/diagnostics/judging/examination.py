@@ -32,6 +32,7 @@ from ragen2.diagnostics.metrics.collapse import main_scope
 Tone = Literal["good", "fair", "bad", "unknown"]
 
 HEALTHY = "Healthy"
+GROUNDED = "Reasoning is about its prompt"
 NO_RECORDS = "Nothing recorded yet"
 UNDECIDED = "Nothing fails, but much was not measured"
 _LOST = {Cause.TEMPLATE_COLLAPSE, Cause.LOW_ENTROPY_COLLAPSE, Cause.ENTROPY_GAMING}
@@ -83,9 +84,12 @@ class Examination:
             return failure.name.replace("_", " ").capitalize() + self._since(failure.since_step)
         if not self.answers:
             return NO_RECORDS
-        if self.of(Question.GROUNDED).status is Status.YES:
-            return HEALTHY
-        return UNDECIDED
+        if self.of(Question.GROUNDED).status is not Status.YES:
+            return UNDECIDED
+        learnt = self.of(Question.LEARNT)
+        # A log without evaluations is healthy as far as it goes; a single one says nothing of learning.
+        is_open = learnt.status is Status.UNKNOWN and learnt.metric is not None
+        return GROUNDED if is_open else HEALTHY
 
     @property
     def text(self) -> str:
@@ -99,6 +103,8 @@ class Examination:
         else:
             parts += [f"{one.text}." for one in self._severe]
             told = [one for one in self.answers if one.status is Status.YES]
+            grounded = [one for one in self.answers if one.question is Question.GROUNDED]
+            told += [one for one in grounded if one.status is Status.UNKNOWN]
             parts += [one.text for one in told if not self._severe]
         besides = [one for one in self.failures if verdict is not None or one not in self._severe]
         if besides:
@@ -125,8 +131,8 @@ class Examination:
             return REMEDIES[verdict.cause].next
         for failure in self._severe:
             return _ADVICE.get(failure.name, _LOOK)
-        unknown = [one for one in self.answers if one.status is Status.UNKNOWN]
-        return _TO_KNOW[unknown[0].question] if unknown else "Go on."
+        unknown = {one.question for one in self.answers if one.status is Status.UNKNOWN}
+        return next((text for ask, text in _TO_KNOW.items() if ask in unknown), "Go on.")
 
     @property
     def tone(self) -> Tone:
@@ -158,12 +164,13 @@ class Examination:
 
 
 _TO_KNOW = {
-    Question.PARSES: "Log which replies are valid, or switch on the diagnostic `surface`.",
+    Question.GROUNDED: "Score more prompts with several replies each: `--set rollout.prompts=16`.",
     Question.REWARDED: "Log rewards of several rollouts per prompt, or switch on the diagnostic `reward`.",
     Question.LEARNT: "Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`.",
-    Question.GROUNDED: "Score more prompts with several replies each: `--set rollout.prompts=16`.",
+    Question.PARSES: "Log which replies are valid, or switch on the diagnostic `surface`.",
     Question.FOLLOWED: "Switch on the diagnostic `flow`.",
 }
+"""What to do about a question that is not known, the most urgent first."""
 
 
 def examine(records: Sequence[StepMetrics], scope: str | None = None) -> Examination:
