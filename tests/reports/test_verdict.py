@@ -41,7 +41,7 @@ def test_every_question_is_a_line_with_its_answer_date_and_curve():
         "Do replies parse? Not known.",
         "Do rewards tell good rollouts from bad ones? Not known.",
         "Is anything learnt on held-out tasks? Not known.",
-        "Is reasoning about its prompt? No, since step 140.",
+        "Is reasoning about its prompt? No since step 140.",
         "Do actions follow the reasoning? Not known.",
     ]
     assert [one.tone for one in lines] == ["unknown", "unknown", "unknown", "bad", "unknown"]

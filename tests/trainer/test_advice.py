@@ -114,8 +114,8 @@ def test_remarks_follow_the_reason_that_decided():
     assert advice.reasons[1:] == (
         "the reward does not see what is done on 12% of prompts",
         "50% of prompts vary by format penalties alone",
-        "0% of reasoning traces are about their prompt. 95% interval 0% to 14%, from 512 traces of 1 step, "
-        "which would have shown 14%.",
+        "0% of reasoning traces are about their prompt. 95% interval 0% to 14%, from 512 traces of 1 step; a "
+        "share of 14% would have shown.",
         "8 prompts leave the ratio open; raise rollout.prompts to be surer",
     )
 

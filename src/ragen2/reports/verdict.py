@@ -52,7 +52,7 @@ def judge(run: Run) -> Verdict:
 def evidence(found: Examination, run: Run) -> tuple[EvidenceLine, ...]:
     """The five answers, what else is failing, and the newest finding on the chain of information."""
     return (
-        *(_answer_line(one) for one in found.answers),
+        *(_answer_line(one, found.since(one.since)) for one in found.answers),
         *(_failure_line(one) for one in found.failures),
         *_chain(run),
     )
@@ -63,11 +63,9 @@ def basis(record: AuditRecord) -> str:
     return BASIS[record.likelihood].format(scorer=record.scorer)
 
 
-def _answer_line(answer: Answer) -> EvidenceLine:
-    head = f"{answer.question.value} {answer.status.value.capitalize()}"
-    if answer.since is not None:
-        head += f", since step {answer.since}"
-    return EvidenceLine(answer.text, answer.metric, TONES[answer.status], f"{head}.")
+def _answer_line(answer: Answer, since: str) -> EvidenceLine:
+    head = f"{answer.question.value} {answer.status.value.capitalize()}{since}."
+    return EvidenceLine(answer.text, answer.metric, TONES[answer.status], head)
 
 
 def _failure_line(finding: Finding) -> EvidenceLine:

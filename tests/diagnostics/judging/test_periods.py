@@ -123,5 +123,7 @@ def test_noise_alone_is_hardly_ever_cut(length):
 
 def test_a_change_is_found_where_it_is():
     rng = np.random.default_rng(1)
-    values = np.concatenate([np.zeros(15), np.ones(9), np.full(20, 0.4)]) + 0.1 * rng.normal(size=44)
+    values = np.concatenate([np.zeros(15), np.ones(9), np.full(20, 0.4)]) + 0.1 * rng.normal(
+        size=44
+    )
     assert change_points(values, 0.01, smallest=0.1) == {15, 24}

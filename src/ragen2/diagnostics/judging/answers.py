@@ -28,7 +28,7 @@ MOST_CUT = 0.2
 """Share of replies cut at the token limit from which the limit comes first."""
 FEWEST_PROMPTS = 1.5
 """Effective number of prompts with variance below which an update rests on one prompt or none."""
-MOST_DEAD = 0.9
+MOST_DEAD = 0.85
 """Share of prompts without variance from which the batch teaches next to nothing."""
 MANY_DEAD = 0.75
 """Share of prompts without variance from which it matters that an update rests on one prompt."""
@@ -198,23 +198,26 @@ def are_rewards_telling(records: Sequence[StepMetrics]) -> Answer:
     )
     if flat is None and dead.now >= 0.5 and _is_easy(records):
         flat = dead.steps[0]
-    mean = Track.of(records, "reward/mean").now
-    text = f"{dead.now:.0%} of prompts pay all their rollouts the same"
     if flat is not None:
-        text += f" ({mean:.2f} on average)" if mean is not None else ""
-        if _is_learnt_to_the_end(records):
-            return Answer(ask, Status.YES, f"{text}, because they are solved.", _in_newest(dead))
-        cause = _why_flat(records)
-        return Answer(
-            ask,
-            Status.NO,
-            f"{text}{_about_invalid(records) if cause is Cause.INVALID_PAYS else _told_labels(records)}.",
-            _in_newest(dead),
-            flat,
-            cause,
-            "reward/dead_ratio",
-        )
-    return _what_differs(records, Answer(ask, Status.YES, f"{text}.", _in_newest(dead)))
+        return _why_nothing_differs(records, dead, flat)
+    text = f"Rewards differ within {1.0 - dead.now:.0%} of prompts."
+    return _what_differs(records, Answer(ask, Status.YES, text, _in_newest(dead)))
+
+
+def _why_nothing_differs(records: Sequence[StepMetrics], dead: Track, since: int) -> Answer:
+    share, but = dead.now or 0.0, ""
+    live = Track.of(records, "triage/live").now
+    if live is not None and 1.0 - live > share:
+        share, but = 1.0 - live, " but for format penalties"
+    mean = Track.of(records, "reward/mean").now
+    paid = f" ({mean:.2f} on average)" if mean is not None else ""
+    text = f"{share:.0%} of prompts pay all their rollouts the same{but}{paid}"
+    ask, sure, metric = Question.REWARDED, _in_newest(dead), "reward/dead_ratio"
+    if _is_learnt_to_the_end(records):
+        return Answer(ask, Status.YES, f"{text}, because they are solved.", sure, metric=metric)
+    cause = _why_flat(records)
+    more = _about_invalid(records) if cause is Cause.INVALID_PAYS else _told_labels(records)
+    return Answer(ask, Status.NO, f"{text}{more}.", sure, since, cause, metric)
 
 
 def _is_flat(record: StepMetrics) -> bool:

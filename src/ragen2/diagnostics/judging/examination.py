@@ -35,6 +35,8 @@ HEALTHY = "Healthy"
 GROUNDED = "Reasoning is about its prompt"
 NO_RECORDS = "Nothing recorded yet"
 UNDECIDED = "Nothing fails, but much was not measured"
+_TOLD = {Question.LEARNT, Question.GROUNDED}
+"""What is told in full where nothing fails."""
 _LOST = {Cause.TEMPLATE_COLLAPSE, Cause.LOW_ENTROPY_COLLAPSE, Cause.ENTROPY_GAMING}
 _SAME = {
     "template_collapse": Question.GROUNDED,
@@ -79,9 +81,9 @@ class Examination:
         """What happened, in a few words, and since when."""
         verdict = self.verdict
         if verdict is not None and verdict.cause is not None:
-            return REMEDIES[verdict.cause].head + self._since(verdict.since)
+            return REMEDIES[verdict.cause].head + self.since(verdict.since)
         for failure in self._severe:
-            return failure.name.replace("_", " ").capitalize() + self._since(failure.since_step)
+            return failure.name.replace("_", " ").capitalize() + self.since(failure.since_step)
         if not self.answers:
             return NO_RECORDS
         if self.of(Question.GROUNDED).status is not Status.YES:
@@ -99,13 +101,11 @@ class Examination:
         if verdict is not None and verdict.cause is not None:
             parts += [verdict.text, REMEDIES[verdict.cause].reason]
             others = [one for one in self.answers if one.status is Status.NO and one is not verdict]
-            parts += [f"Also: {self._told(one)}" for one in others]
+            parts += [f"Also, {self._told(one)}" for one in others]
         else:
             parts += [f"{one.text}." for one in self._severe]
-            told = [one for one in self.answers if one.status is Status.YES]
-            grounded = [one for one in self.answers if one.question is Question.GROUNDED]
-            told += [one for one in grounded if one.status is Status.UNKNOWN]
-            parts += [one.text for one in told if not self._severe]
+            told = [one for one in self.answers if one.question in _TOLD and not self._severe]
+            parts += [one.text for one in told]
         besides = [one for one in self.failures if verdict is not None or one not in self._severe]
         if besides:
             names = ", ".join(one.name.replace("_", " ") for one in besides)
@@ -155,12 +155,13 @@ class Examination:
     def _severe(self) -> list[Finding]:
         return [one for one in self.failures if one.severity == "severe"]
 
-    def _since(self, step: int | None) -> str:
+    def since(self, step: int | None) -> str:
+        """The date of a failure in words; empty for one that was there from the first step."""
         return f" since step {step}" if step is not None and step > self.first_step else ""
 
     def _told(self, answer: Answer) -> str:
         head = "" if answer.cause is None else REMEDIES[answer.cause].head.lower()
-        return f"{head}{self._since(answer.since)}: {answer.text}"
+        return f"{head}{self.since(answer.since)}: {answer.text}"
 
 
 _TO_KNOW = {

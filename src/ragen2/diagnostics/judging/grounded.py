@@ -44,8 +44,8 @@ def is_reasoning_grounded(records: Sequence[StepMetrics], scope: str) -> Answer:
         text += f", {best.share:.0%} at step {best.first_step} to {best.last_step}"
     steps = f"{now.num_steps} step{'' if now.num_steps == 1 else 's'}"
     sure = (
-        f"95% interval {now.low:.0%} to {now.high:.0%}, from {now.num_traces} traces of {steps}, which "
-        f"would have shown {now.detectable:.0%}."
+        f"95% interval {now.low:.0%} to {now.high:.0%}, from {now.num_traces} traces of {steps}; a share of "
+        f"{now.detectable:.0%} would have shown."
     )
     cause = _cause(records, now, before)
     if cause is None:

@@ -27,7 +27,7 @@ const verdictPart = {
           el("h2", { class: "headline", id: "verdict-title" }, icon(tone), el("span", {}, word)),
           el("p", { class: "summary" }, text),
           told("How sure", certainty),
-          told("Next", next),
+          told("Next", next, " next"),
           run.audit?.basis && el("p", { class: "quiet small", style: "margin-top: .6rem" }, run.audit.basis),
           el(
             "dl",
@@ -55,10 +55,10 @@ const verdictPart = {
 };
 
 // A labelled sentence; what stands between backticks is a command or a setting.
-function told(label, text) {
+function told(label, text, more = "") {
   if (!text) return null;
   const parts = text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
-  return el("p", { class: "told" }, el("strong", {}, `${label}: `), ...parts);
+  return el("p", { class: `told${more}` }, el("strong", {}, `${label}: `), ...parts);
 }
 
 const STATES = {
