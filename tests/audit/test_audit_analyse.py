@@ -10,8 +10,9 @@ import pytest
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
 from ragen2.audit import SampleLimits
 from ragen2.diagnostics import reward_spread
+from ragen2.diagnostics.judging.examination import UNDECIDED
 from ragen2.reports.load import as_run
-from ragen2.reports.verdict import NOT_MEASURED, judge
+from ragen2.reports.verdict import judge
 from ragen2.runs.scores import ScoreRecord
 
 FIRST = "collapse/first_turn/"
@@ -123,7 +124,8 @@ def test_a_log_without_rewards_says_so(audited, tmp_path):
 def test_without_a_model_entropies_are_absent_with_the_reason(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts()]
     step = audited(write_jsonl(tmp_path / "log.jsonl", rows)).steps[0]
-    assert not {n for n in step.metrics if "reasoning_entropy" in n or "logprob" in n}
+    assert f"{FIRST}reasoning_entropy" not in step.metrics
+    assert not {n for n in step.metrics if "logprob" in n}
     assert step.absent[f"{FIRST}reasoning_entropy"].startswith("needs --model")
 
 
@@ -138,9 +140,10 @@ def test_too_few_reasonings_are_undecided_or_absent_never_made_up(audited, tmp_p
         "least 3 reasoning traces per prompt"
     )
     verdict = judge(as_run(record, tmp_path))
-    assert (verdict.word, verdict.text) == (
-        NOT_MEASURED,
-        "No step had enough to compare: fewer than two prompts have 3 reasoning traces to compare.",
+    assert verdict.word == UNDECIDED
+    assert verdict.text.endswith(
+        "Reasoning was not compared across prompts: no reasoning trace uses a word that tells the prompts "
+        "apart; without --model this needs at least 3 reasoning traces per prompt."
     )
     rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
     assert audited(write_jsonl(tmp_path / "log.jsonl", rows)).regime == "undecided"
@@ -211,18 +214,18 @@ def test_the_verdict_on_a_log_without_steps_names_none(audited, tmp_path):
         {"prompt": one.user, "response": one.reply} for one in make_rollouts(steps=[1], members=8)
     ]
     verdict = judge(as_run(audited(write_jsonl(tmp_path / "log.jsonl", rows)), tmp_path))
-    assert verdict.evidence[0].text == "diverse grounded"
-    assert not [line.text for line in verdict.evidence if "step" in line.text]
+    assert verdict.word == "Healthy"
+    assert not [line for line in verdict.evidence if "since step" in line.head + line.text]
 
 
 def test_the_verdict_tells_since_when_why_and_against_what(audited, tmp_path):
     rows = [verl_row(one) for one in make_rollouts(tasks=6, members=8)]
     record = audited(write_jsonl(tmp_path / "log.jsonl", rows))
-    since, why, retrieval = judge(as_run(record, tmp_path)).evidence[:3]
-    assert since.text == "diverse grounded since step 1 (of 2)"
-    assert why.text.startswith("diverse grounded: retrieval 1.00 is not below")
-    assert retrieval.text.startswith("retrieval accuracy: 1 at step 1, 1 at step 2 (95% ")
-    assert "; chance 0.167, p 0." in retrieval.text
+    verdict = judge(as_run(record, tmp_path))
+    assert (verdict.word, verdict.tone) == ("Healthy", "good")
+    assert "100% of reasoning traces are about their prompt." in verdict.text
+    assert verdict.certainty.startswith("95% interval 9")
+    assert "from 48 traces of 2 steps" in verdict.certainty
 
 
 def test_the_kept_matrices_are_those_that_the_numbers_rest_on(audited, tmp_path):

@@ -85,14 +85,15 @@ def test_every_scope_has_its_row_and_every_absence_its_line(capsys):
     for row, value in (("first turn", "0.910"), ("turn 2", "0.820"), ("trajectory", "0.730")):
         assert any(row in line and value in line for line in shown.splitlines()), row
     assert "collapse/turn_3 not measured: 3 reasoning traces to score, 8 are needed" in shown
-    assert "regime: diverse grounded" in shown
+    assert shown.startswith("Reasoning is about its prompt.\n")
+    assert "Held-out success is 50% in one evaluation alone." in " ".join(shown.split())
 
 
 def test_one_scope_needs_no_second_table(capsys):
     print_verdict("model", "Bandit", Assessment(scope_metrics("first_turn", 0.9), None))
     shown = capsys.readouterr().out
     assert "by scope" not in shown
-    assert "regime: not measured (no reasoning to score)" in shown
+    assert "Next: Log rewards of several rollouts per prompt" in shown
 
 
 def test_the_json_holds_metrics_and_absences(tmp_path):

@@ -18,6 +18,7 @@ from ragen2.reports.data.compare import (
     success_metric,
 )
 from ragen2.reports.load import Run, as_run
+from ragen2.reports.verdict import judge
 from ragen2.runs.record import StepRecord
 
 
@@ -117,7 +118,7 @@ def test_the_table_has_a_row_a_run_with_its_verdict():
     runs = [run_with(0.2, 0.5, mi_estimate=[0.1, 0.25]), run_of()]
     table = compare_data(runs)["table"]
     assert [row["run"] for row in table] == ["r0", "r1"]
-    assert table[0]["verdict"] == "Healthy"
+    assert table[0]["verdict"] == judge(runs[0]).word
     assert table[0]["peak"] == {"value": 0.5, "low": 0.4, "high": 0.6, "step": 10}
     assert table[0]["cells"] == ["-", "0.25", "-"]
     assert (table[1]["peak"], table[1]["tone"]) == (None, "unknown")

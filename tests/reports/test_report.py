@@ -66,7 +66,11 @@ def test_one_run_is_not_compared(tmp_path):
 def test_a_collapsed_run_is_told_as_the_issue_asks(tmp_path):
     run = build_report([make_run(tmp_path / "run", steps=6, collapse_at=4)]).data["runs"][0]
     assert run["verdict"]["word"] == "Template collapse since step 4"
-    assert run["verdict"]["text"].startswith("Retrieval fell from 1.00 to chance while entropy ")
+    assert run["verdict"]["text"].startswith(
+        "0% of reasoning traces are about their prompt, 100% at step 1 to 3. "
+    )
+    assert "filter.kind=top_p" in run["verdict"]["next"]
+    assert run["verdict"]["certainty"].startswith("95% interval 0% to ")
     assert run["plane"]["points"][-1]["regime"] == "template_collapse"
     assert [(event["step"], event["kind"]) for event in run["events"]] == [(4, "regime")]
 
@@ -179,7 +183,7 @@ def test_a_large_run_is_sampled_and_its_numbers_are_all_there(tmp_path):
     assert len(run["steps"]) == 61
     assert len(run["metrics"][f"{FIRST}mi_estimate"]["values"]) == 61
     assert len(run["scores"]) == len(run["replays"]) == 40
-    assert run["verdict"]["word"] == "Template collapse since step 31"
+    assert run["verdict"]["word"] == "Template collapse while entropy rises since step 31"
     assert any("40 of 60 steps" in note for note in run["notes"])
     last = report.blocks[run["replays"][-1]["block"]]()["episodes"]
     assert len(last) == 24

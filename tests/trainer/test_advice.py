@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from ragen2.diagnostics import Cause
+from ragen2.diagnostics.judging.causes import REMEDIES
 from ragen2.trainer.advice import Decision, PreflightFindings, advise
 
 HEALTHY = {
     "rollout/env_errors": 0.0,
     "rollout/format_validity": 0.95,
     "reward/dead_ratio": 0.25,
+    "reward/effective_prompts": 5.0,
     "reward/variance_std_over_mean": 1.2,
     "triage/too_easy": 0.0,
     "triage/too_hard": 0.25,
@@ -44,38 +47,47 @@ def test_the_ratio_decides_where_nothing_is_broken(ratio, decision, line):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "reason"),
+    ("metrics", "reason", "cause"),
     [
-        ({"rollout__env_errors": 2.0}, "the environment raised in 2 episodes; mend it"),
+        (
+            {"rollout__env_errors": 2.0},
+            "The environment raised in 2 episodes per step.",
+            Cause.ENVIRONMENT_BROKEN,
+        ),
         (
             {"rollout__format_validity": 0.49},
-            "only 49% of replies have the asked-for form; warm-start the model on the format",
+            "49% of replies are valid.",
+            Cause.FORMAT_NEVER_LEARNT,
         ),
         (
             {"triage__reward_blind": 0.25},
-            "the reward does not see what is done on 25% of prompts; look at the examples and mend "
-            "the reward",
+            "On 25% of prompts rollouts do different things and are paid the same.",
+            Cause.REWARD_BLIND,
         ),
         (
-            {"reward__dead_ratio": 0.875, "triage__too_hard": 0.75},
-            "1 of 8 prompts have any variance, so an update rests on one prompt or none; 75% are too "
-            "hard: take easier tasks, a warm start or larger groups",
+            {
+                "reward__dead_ratio": 0.875,
+                "triage__too_hard": 0.75,
+                "reward__effective_prompts": 1.0,
+            },
+            "88% of prompts pay all their rollouts the same; 75% are too hard.",
+            Cause.TOO_HARD,
         ),
         (
             {"reward__dead_ratio": 1.0, "triage__too_hard": 0.0, "triage__too_easy": 1.0},
-            "0 of 8 prompts have any variance, so an update rests on one prompt or none; 100% are too "
-            "easy: take harder tasks",
+            "100% of prompts pay all their rollouts the same; 100% are too easy.",
+            Cause.TOO_EASY,
         ),
     ],
 )
-def test_what_is_broken_comes_first(metrics, reason):
+def test_what_is_broken_comes_first(metrics, reason, cause):
     advice = decide(**metrics)
     assert (advice.decision, advice.line, advice.go) == (
         Decision.FIX_FIRST,
         "NO-GO: fix this first",
         False,
     )
-    assert advice.reasons == (reason,)
+    assert advice.reasons == (f"{reason} {REMEDIES[cause].next}",)
 
 
 def test_two_live_prompts_are_enough_to_go_on():
@@ -91,12 +103,19 @@ def test_the_filter_does_not_rank_by_luck(share, decision):
 
 
 def test_remarks_follow_the_reason_that_decided():
-    found = replace(FOUND, regime="template_collapse", ratio_interval=(0.3, 1.8))
-    advice = decide(found, triage__reward_blind=0.125, triage__format_only=0.5)
+    scope = "collapse__first_turn__"
+    template = {"retrieval_accuracy": 0.125, "retrieval_chance": 0.125, "num_traces": 512.0}
+    advice = decide(
+        replace(FOUND, ratio_interval=(0.3, 1.8)),
+        triage__reward_blind=0.125,
+        triage__format_only=0.5,
+        **{f"{scope}{name}": value for name, value in template.items()},
+    )
     assert advice.reasons[1:] == (
         "the reward does not see what is done on 12% of prompts",
         "50% of prompts vary by format penalties alone",
-        "reasoning does not depend on its prompt even now (template collapse)",
+        "0% of reasoning traces are about their prompt. 95% interval 0% to 14%, from 512 traces of 1 step; a "
+        "share of 14% would have shown.",
         "8 prompts leave the ratio open; raise rollout.prompts to be surer",
     )
 

@@ -55,7 +55,8 @@ def test_its_shares_are_those_of_its_prompts(found):
 def test_the_advice_is_to_mend_the_reward(found):
     result, _ = found
     assert not result.advice.go
-    assert "the reward does not see what is done on 33% of prompts" in result.advice.reasons[0]
+    assert "33% are reward blind" in result.advice.reasons[0]
+    assert "mend the reward" in result.advice.reasons[0]
 
 
 def test_dead_prompts_are_forecast_for_every_size(found):

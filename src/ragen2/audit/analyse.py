@@ -97,7 +97,7 @@ def analyse(
         regime_since=found[-1].since if found else None,
         failures=[
             *progress.warning.failures,
-            *(_failure(one) for one in find_failures(_as_training(steps))),
+            *(_failure(one) for one in find_failures(steps)),
         ],
         blind_prompts=progress.blind[-MOST_BLIND:],
     )
@@ -297,27 +297,9 @@ def _notes(log: Log, settings: ReadSettings) -> list[str]:
     return notes
 
 
-def _as_training(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Records under the names that detectors know; a log has words where a run has tokens."""
-    return [
-        one.model_copy(
-            update={
-                "metrics": one.metrics
-                | {"rollout/reasoning_tokens": one.metrics["rollout/reasoning_words"]}
-            }
-        )
-        if "rollout/reasoning_words" in one.metrics
-        else one
-        for one in steps
-    ]
-
-
 def _failure(found: Finding) -> FoundFailure:
-    text = found.text
-    if found.name == "reasoning_shrinkage":
-        text = text.replace("tokens", "words")
     return FoundFailure(
-        name=found.name, since_step=found.since_step, severity=found.severity, text=text
+        name=found.name, since_step=found.since_step, severity=found.severity, text=found.text
     )
 
 

@@ -9,7 +9,10 @@ from ragen2.diagnostics.base import (
     Played,
     measure_all,
 )
+from ragen2.diagnostics.judging.answers import Answer, Question, Status
+from ragen2.diagnostics.judging.causes import Cause
 from ragen2.diagnostics.judging.detectors import Finding, find_failures
+from ragen2.diagnostics.judging.examination import Examination, examine
 from ragen2.diagnostics.judging.regime import Regime, explain_regime, regime
 from ragen2.diagnostics.judging.warning import EarlyWarning, WarningState
 from ragen2.diagnostics.metrics.collapse import Collapse
@@ -31,7 +34,9 @@ from ragen2.diagnostics.metrics.vision import Vision
 __all__ = [
     "ActionInformation",
     "Actions",
+    "Answer",
     "Attempts",
+    "Cause",
     "Chain",
     "Collapse",
     "Contrasts",
@@ -40,14 +45,17 @@ __all__ = [
     "EarlyWarning",
     "Ema",
     "Evidence",
+    "Examination",
     "Finding",
     "Flow",
     "Label",
     "Measured",
     "NoiseSplit",
     "Played",
+    "Question",
     "Regime",
     "Reward",
+    "Status",
     "Surface",
     "Triage",
     "Triaged",
@@ -56,6 +64,7 @@ __all__ = [
     "action_information",
     "dependence",
     "enough_prompts",
+    "examine",
     "explain_regime",
     "find_failures",
     "length_control",

@@ -11,18 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ragen2.diagnostics import Examination, Question, Status, examine
+from ragen2.diagnostics.judging.answers import BLIND
+from ragen2.diagnostics.judging.causes import REMEDIES
+
 HELPS = 1.0
 """Std(RV)/Mean(RV) from which the filter is advised: with equal live prompts, half of all are dead."""
 HURTS = 0.5
 """Up to here it is advised against: with equal live prompts, at most a fifth of all are dead."""
 NOISY = 0.5
 """Luck's part of the variance from which ranking prompts by variance ranks them by luck."""
-FEWEST_LIVE = 2.0
-"""Live prompts per step below which an update rests on a single prompt."""
-BLIND = 0.25
-"""Share of reward-blind prompts from which the reward comes first."""
-FEWEST_VALID = 0.5
-"""Share of well-formed replies below which the format comes first."""
 
 
 class Decision(StrEnum):
@@ -53,19 +51,27 @@ class PreflightFindings:
     """What the rules need to know of a batch."""
 
     metrics: Mapping[str, float]
-    """Under their names in training: ``reward/``, ``triage/``, ``rollout/``."""
+    """Under their names in training: ``reward/``, ``triage/``, ``rollout/``, ``collapse/``."""
     num_prompts: int
     ratio_interval: tuple[float, float] | None = None
     """Of Std(RV)/Mean(RV), over prompts."""
     environment_ratio: float | None = None
     """Luck's part of the reward variance; None where luck does nothing or nothing varies."""
-    regime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The batch as the examination takes it: one step."""
+
+    metrics: Mapping[str, float]
+    step: int = 1
 
 
 def advise(found: PreflightFindings) -> Advice:
     """The first rule that applies decides: broken things, then noise, then evenness of the variance."""
-    blocking = _must_fix(found)
-    remarks = _remarks(found)
+    examined = examine([_Step(found.metrics)])
+    blocking = _must_fix(examined)
+    remarks = _remarks(found, examined)
     if blocking:
         line = "NO-GO: fix this first"
         return Advice(Decision.FIX_FIRST, line, (*blocking, *remarks))
@@ -78,39 +84,14 @@ def advise(found: PreflightFindings) -> Advice:
     return Advice(decision, line, (reason, *remarks))
 
 
-def _must_fix(found: PreflightFindings) -> list[str]:
-    metrics = found.metrics
-    reasons = []
-    errors = metrics.get("rollout/env_errors", 0.0)
-    if errors:
-        reasons.append(f"the environment raised in {errors:.0f} episodes; mend it")
-    valid = metrics.get("rollout/format_validity")
-    if valid is not None and valid < FEWEST_VALID:
-        reasons.append(
-            f"only {valid:.0%} of replies have the asked-for form; warm-start the model on the format"
-        )
-    blind = metrics["triage/reward_blind"]
-    if blind >= BLIND:
-        reasons.append(
-            f"the reward does not see what is done on {blind:.0%} of prompts; look at the examples "
-            "and mend the reward"
-        )
-    live = (1.0 - metrics["reward/dead_ratio"]) * found.num_prompts
-    if live < FEWEST_LIVE:
-        reasons.append(
-            f"{live:.0f} of {found.num_prompts} prompts have any variance, so an update rests on "
-            f"one prompt or none; {_difficulty(metrics)}"
-        )
-    return reasons
-
-
-def _difficulty(metrics: Mapping[str, float]) -> str:
-    hard, easy = metrics["triage/too_hard"], metrics["triage/too_easy"]
-    if hard > easy:
-        return f"{hard:.0%} are too hard: take easier tasks, a warm start or larger groups"
-    if easy > hard:
-        return f"{easy:.0%} are too easy: take harder tasks"
-    return "take tasks that the model solves sometimes, or larger groups"
+def _must_fix(found: Examination) -> list[str]:
+    """Why training should not start: what the examination says of replies and of rewards."""
+    asked = (found.of(Question.PARSES), found.of(Question.REWARDED))
+    return [
+        f"{one.text} {REMEDIES[one.cause].next}"
+        for one in asked
+        if one.status is Status.NO and one.cause is not None
+    ]
 
 
 def _about_the_filter(found: PreflightFindings) -> tuple[Decision, str]:
@@ -143,7 +124,7 @@ def _between(interval: tuple[float, float] | None) -> str:
     return f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
 
 
-def _remarks(found: PreflightFindings) -> list[str]:
+def _remarks(found: PreflightFindings, examined: Examination) -> list[str]:
     """What a reader should know, whatever was decided."""
     metrics = found.metrics
     remarks = []
@@ -154,10 +135,9 @@ def _remarks(found: PreflightFindings) -> list[str]:
         remarks.append(
             f"{metrics['triage/format_only']:.0%} of prompts vary by format penalties alone"
         )
-    if found.regime in {"template_collapse", "low_entropy_collapse"}:
-        remarks.append(
-            f"reasoning does not depend on its prompt even now ({found.regime.replace('_', ' ')})"
-        )
+    grounded = examined.of(Question.GROUNDED)
+    if grounded.status is Status.NO:
+        remarks.append(f"{grounded.text} {grounded.certainty}")
     interval = found.ratio_interval
     if interval and interval[0] < HURTS and interval[1] > HELPS:
         remarks.append(

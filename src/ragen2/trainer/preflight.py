@@ -136,26 +136,26 @@ def preflight(
     forecasts = forecast_dead(rewards, sizes)
     tell("collapse", "first-turn reasoning under every prompt")
     collapse, no_collapse = _collapse(config, policy, groups)
+    metrics |= {f"{SCOPE}/{name}": value for name, value in collapse.items()}
     found = PreflightFindings(
         metrics,
         len(groups),
         ratio_interval(rewards, seed=config.seed),
         noise.environment_ratio if noise else None,
-        regime(collapse).value if collapse else None,
     )
     return Preflight(
         env=config.env.kind,
         model=config.model.path,
         num_prompts=len(groups),
         group_size=config.rollout.group_size,
-        metrics=metrics | {f"{SCOPE}/{name}": value for name, value in collapse.items()},
+        metrics=metrics,
         ratio_interval=found.ratio_interval,
         filters=filters,
         group_sizes=tuple(forecasts),
         prompts=tuple(prompts),
         noise=noise,
         noise_by_prompt=tuple(splits),
-        regime=found.regime,
+        regime=regime(collapse).value if collapse else None,
         advice=advise(found),
         absent=no_noise | no_filters | no_collapse | _unforecast(sizes, forecasts),
     )

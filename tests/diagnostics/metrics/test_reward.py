@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from ragen2.diagnostics import Evidence, Reward, reward_spread
-from ragen2.diagnostics.metrics.reward import effective_number, metric_name
+from ragen2.diagnostics.metrics.reward import (
+    effective_number,
+    invalid_gain,
+    luck_ratio,
+    metric_name,
+)
+from ragen2.types import Group, Message, Prompt, StopReason, Trajectory
 
 
 def spread(*groups: list[float]) -> dict[str, float]:
@@ -81,7 +87,48 @@ def test_the_diagnostic_names_its_numbers(group_of):
     found = Reward().measure(Evidence(1, [group_of([0.0, 1.0]), group_of([1.0, 1.0])]))
     assert found == pytest.approx(
         {f"reward/{name}": value for name, value in spread([0.0, 1.0], [1.0, 1.0]).items()}
+        | {"reward/luck_ratio": 1.0}  # all of them did the same
     )
+
+
+def played(turn_of, *members: tuple[str, float, bool]) -> Group:
+    """One-turn rollouts of a prompt: action, reward, and whether the reply is valid (else it costs 0.1)."""
+    prompt = Prompt("FrozenLake", 7, (Message("user", "task"),))
+    turns = [
+        turn_of(
+            executed=(action,),
+            reward=reward,
+            problem="" if valid else "no answer",
+            penalty=0.0 if valid else -0.1,
+        )
+        for action, reward, valid in members
+    ]
+    trajectories = (Trajectory(prompt, 0, (one,), StopReason.DONE, solved=False) for one in turns)
+    return Group(prompt, tuple(trajectories))
+
+
+def test_what_an_invalid_reply_earns_beside_an_honest_one(turn_of):
+    costly = played(turn_of, ("Up", 1.0, True), ("", 0.0, False))
+    level = played(turn_of, ("Up", -0.1, True), ("", 0.0, False))
+    alone = played(turn_of, ("Up", 1.0, True), ("Down", 0.0, True))
+    assert invalid_gain([costly, alone]) == pytest.approx(-1.1)
+    assert invalid_gain([level]) == pytest.approx(0.0)
+    assert invalid_gain([costly, level]) == pytest.approx(-0.55)
+    assert invalid_gain([alone]) is None
+
+
+def test_luck_is_what_the_same_actions_differ_by(turn_of):
+    def group(*pairs: tuple[str, float]) -> Group:
+        return played(turn_of, *((action, paid, True) for action, paid in pairs))
+
+    assert luck_ratio([group(("Up", 1.0), ("Up", 1.0), ("Down", 0.0))]) == 0.0
+    # Within "Up" the variance is 2, over all four it is 4 / 3; the split cannot exceed the whole.
+    assert luck_ratio([group(("Up", 0.0), ("Up", 2.0), ("Down", 1.0))]) == 1.0
+    # "Up" 0.5 (once repeated), "Down" 0: half of it over the variance of 0, 1, 0, 0.
+    mixed = group(("Up", 0.0), ("Up", 1.0), ("Down", 0.0), ("Down", 0.0))
+    assert luck_ratio([mixed]) == pytest.approx((0.5 / 2) / 0.25)
+    assert luck_ratio([group(("Up", 0.0), ("Down", 1.0))]) is None
+    assert luck_ratio([group(("Up", 1.0), ("Up", 1.0))]) is None
 
 
 def test_several_environments_are_told_apart(group_of):

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen2.config import RunConfig
+from ragen2.diagnostics import examine
 from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
@@ -44,8 +45,16 @@ COLUMNS: Columns = (
 REGIME_STYLES = {
     "diverse_grounded": "green",
     "compressed_grounded": "yellow",
+    "partial": "yellow",
+    "weak": "bold red",
     "template_collapse": "bold red",
     "low_entropy_collapse": "bold red",
+}
+TONE_STYLES = {
+    "good": "bold green",
+    "fair": "bold yellow",
+    "bad": "bold red",
+    "unknown": "bold yellow",
 }
 
 
@@ -76,7 +85,8 @@ class LiveView:
 
     def __init__(self, config: RunConfig, console: Console, run: RunDirectory) -> None:
         self.config = config
-        self.columns = columns_of(judged_scope(config.diagnostics))
+        self.scope = judged_scope(config.diagnostics)
+        self.columns = columns_of(self.scope)
         self.console = console
         self.records: list[StepRecord] = run.records()
         self.started = time.monotonic()
@@ -110,12 +120,19 @@ class LiveView:
     def render(self) -> RenderableType:
         """Progress bar, last steps, newest evaluation, newest word of the early warning."""
         table = _table(self.records[-ROWS_SHOWN:], self.columns)
-        return Group(self.progress, table, _evaluations(self.records), _warning(self.records))
+        return Group(
+            self.progress,
+            table,
+            _evaluations(self.records),
+            _warning(self.records),
+            verdict_line(self.records, self.scope),
+        )
 
     def summary(self, run: RunDirectory, report: Path) -> None:
         """The table a run ends with."""
         records = run.records()
         self.console.print(summary_table(records, self.columns))
+        self.console.print(verdict_line(records, self.scope))
         seconds = sum(sum(v for k, v in r.seconds.items() if k != "step") for r in records)
         self.console.print(
             Text(f"{records[-1].step} steps in {seconds / 60:.1f} minutes; report {report}")
@@ -192,6 +209,12 @@ def _warning(records: list[StepRecord]) -> Text:
         return Text("")
     style = "bold red" if "early warning:" in spoken[-1].note else "green"
     return Text(f"step {spoken[-1].step}  {spoken[-1].note}", style=style)
+
+
+def verdict_line(records: Sequence[StepRecord], scope: str) -> Text:
+    """What the examination says now, and the next thing to do."""
+    found = examine(records, scope)
+    return Text.assemble((f"{found.head}. ", TONE_STYLES[found.tone]), found.next)
 
 
 def _evaluations(records: list[StepRecord]) -> Text:

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ragen2.cli.views.live import REGIME_STYLES
+from ragen2.cli.views.live import REGIME_STYLES, TONE_STYLES
 from ragen2.diagnostics.metrics.collapse import measured_scopes
 from ragen2.diagnostics.metrics.gradients import ProbeRecord
 from ragen2.reports.data.probes import (
@@ -31,19 +31,20 @@ from ragen2.reports.data.probes import (
     probe_lines,
     probe_summary,
 )
-from ragen2.reports.load import as_run
-from ragen2.reports.verdict import basis, judge
+from ragen2.reports.load import Run, as_run
+from ragen2.reports.verdict import Verdict, basis, judge
 from ragen2.runs.record import AuditRecord, StepRecord
 from ragen2.trainer.evaluate import Assessment
 
 ROWS_SHOWN = 12
 COLLAPSE = "collapse/first_turn/"
-STYLES = {
-    "good": "bold green",
-    "fair": "bold yellow",
-    "bad": "bold red",
-    "unknown": "bold yellow",
+MARKS = {
+    "good": ("+", "green"),
+    "fair": ("!", "yellow"),
+    "bad": ("x", "bold red"),
+    "unknown": ("?", "yellow"),
 }
+"""How a line of evidence is marked."""
 AUDIT_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("rollouts", "audit/rollouts", "{:.0f}"),
     ("retrieval", f"{COLLAPSE}retrieval_accuracy", "{:.2f}"),
@@ -98,14 +99,29 @@ def progress_bars(total_bytes: int) -> Iterator[Bars]:
 
 def print_audit(record: AuditRecord, report: Path, console: Console) -> None:
     """Verdict first, then what it rests on."""
-    verdict = judge(as_run(record, report.parent))
-    console.print(Text(f"{verdict.word}. {verdict.text}", style=STYLES[verdict.tone]))
+    print_examined(console, judge(as_run(record, report.parent)))
     console.print(Text(basis(record), style="dim"))
-    for line in (*(one.text for one in verdict.evidence), *record.notes):
+    for line in record.notes:
         console.print(Text(f"  {line}"))
     console.print(_steps(record.steps))
     console.print(_rows(record))
     console.print(Text(f"report {report}, numbers {report.with_name('audit.json')}"))
+
+
+def print_examined(console: Console, verdict: Verdict) -> None:
+    """What happened, how sure, what to do next; then each question with its answer."""
+    console.print(Text(f"{verdict.word}.", style=TONE_STYLES[verdict.tone]))
+    lines = (("", verdict.text), ("How sure: ", verdict.certainty), ("Next: ", verdict.next))
+    for label, text in lines:
+        if text:
+            console.print(Text.assemble((label, "bold"), text))
+    grid = Table.grid(padding=(0, 1))
+    for one in verdict.evidence:
+        mark, style = MARKS[one.tone or "unknown"]
+        grid.add_row(
+            Text(f"  {mark}", style=style), Text.assemble((one.head, "bold"), " ", one.text)
+        )
+    console.print(grid)
 
 
 def _steps(steps: list[StepRecord]) -> Table:
@@ -170,8 +186,11 @@ SCOPE_COLUMNS = (
 
 
 def print_verdict(model: str, env: str, verdict: Assessment) -> None:
-    """The first turn with intervals, then scope by scope."""
+    """The verdict, the first turn with intervals, then scope by scope."""
     metrics = verdict.metrics
+    console = Console()
+    record = StepRecord(step=0, metrics=metrics, absent=verdict.absent)
+    print_examined(console, judge(Run(Path(model), {}, (record,))))
     table = Table(title=f"{model} on {env}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -181,17 +200,12 @@ def print_verdict(model: str, env: str, verdict: Assessment) -> None:
             low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
             span = f"{low:.3f} .. {high:.3f}" if low is not None and high is not None else ""
             table.add_row(label, f"{metrics[name]:.3f}", span)
-    console = Console()
     console.print(table)
     scopes = measured_scopes(metrics)
     if len(scopes) > 1:
         console.print(_scope_table(metrics, scopes))
     for name, reason in verdict.absent.items():
         print(f"{name} not measured: {reason}")
-    regime = verdict.regime
-    print(
-        f"regime: {regime.replace('_', ' ') if regime else 'not measured (no reasoning to score)'}"
-    )
 
 
 def _scope_table(metrics: dict[str, float], scopes: list[str]) -> Table:

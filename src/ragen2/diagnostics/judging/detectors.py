@@ -69,7 +69,11 @@ def find_failures(records: Sequence[StepMetrics]) -> list[Finding]:
 
 def reasoning_shrinkage(records: Sequence[StepMetrics]) -> Finding | None:
     """Reasoning gets shorter step by step: the outward sign of collapse in the paper's runs."""
+    unit = "tokens"
     steps, values = series(records, "rollout/reasoning_tokens")
+    if not values:  # a log has words where a run has tokens
+        unit = "words"
+        steps, values = series(records, "rollout/reasoning_words")
     found = trend(values)
     if found is None or found.p_falling > SIGNIFICANT or found.start <= 0.0:
         return None
@@ -80,7 +84,7 @@ def reasoning_shrinkage(records: Sequence[StepMetrics]) -> Finding | None:
         "reasoning_shrinkage",
         departure(steps, values, found),
         "severe" if drop >= 0.5 else "warning",
-        f"Reasoning shrinks: {found.start:.1f} tokens per reply in the first third of the run, "
+        f"Reasoning shrinks: {found.start:.1f} {unit} per reply in the first third of the run, "
         f"{found.end:.1f} in the last (p = {found.p_falling:.2g})",
         {"start": found.start, "end": found.end, "drop": drop, "p_value": found.p_falling},
     )

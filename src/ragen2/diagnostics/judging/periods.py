@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ragen2.diagnostics.base import StepMetrics
-from ragen2.diagnostics.judging.regime import Entropies, Regime, name_regime
+from ragen2.diagnostics.judging.regime import HALF, Entropies, Regime, name_regime
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.diagnostics.metrics.grounding import (
     RANKS,
@@ -24,7 +24,9 @@ from ragen2.diagnostics.metrics.grounding import (
     detectable_share,
     grounded_share,
     high_with_unseen,
+    rank_edges,
     recorded_counts,
+    traces_to_detect,
 )
 from ragen2.types import FloatArray
 
@@ -32,6 +34,10 @@ SMALLEST_CHANGE = 0.1
 """Change of the mean credit (0 at chance, 1 when perfect) that is worth a cut."""
 EVIDENCE = 6.0
 """Squared z-score that a cut needs beyond 2 log T, the price of having looked at T places."""
+ONE_SIDED = (
+    "traces share no more words with their own prompt than with others, which does not show that they "
+    "ignore it: log at least 3 replies per prompt, or pass --model"
+)
 NOISE_OF_VARIETY = 0.1
 """Variance counted for "this step is diverse": one odd step is no cut, three in a row are."""
 
@@ -55,6 +61,9 @@ class Period:
     """In the largest of its steps."""
     num_steps: int
     """Measured ones."""
+    num_fitted: float | None = None
+    """Without a model: other traces of its prompt that each was compared with; 0 where only the words of
+    the prompt were."""
 
     @property
     def text(self) -> str:
@@ -64,7 +73,22 @@ class Period:
             f"{self.share:.0%} of traces are grounded (95% {self.low:.0%} to {self.high:.0%}); the "
             f"{self.num_traces} traces of {steps}, {self.num_prompts} prompts each, would have shown "
             f"{self.detectable:.0%}"
-        )
+        ) + (f"; {ONE_SIDED}" if self.is_one_sided else "")
+
+    @property
+    def traces_needed(self) -> int:
+        """About how many traces of so many prompts tell a half from none, rounded up to two digits."""
+        edges = rank_edges(self.num_prompts)
+        even = np.diff(edges, prepend=0) / self.num_prompts * self.num_traces
+        known = RankCounts(self.num_prompts, edges, tuple(even.tolist()))
+        needed = max(traces_to_detect([known], HALF), float(self.num_traces))
+        unit = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+        return int(math.ceil(needed / unit) * unit)
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether nothing was seen where only dependence could have been: words shared with the prompt."""
+        return self.num_fitted == 0 and self.low <= 0.0
 
 
 JUDGED_BY = frozenset(
@@ -79,8 +103,7 @@ class _Measured(NamedTuple):
     step: int
     counts: RankCounts
     entropies: Entropies
-    fitted: float | None
-    """Traces that each was compared with; None where a model scored it."""
+    num_fitted: float | None
 
 
 def periods(records: Sequence[StepMetrics], scope: str | None = None) -> list[Period]:
@@ -171,11 +194,10 @@ def _diverse(measured: Sequence[_Measured]) -> FloatArray:
 def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
     counts = [one.counts for one in measured]
     found, detectable = grounded_share(counts), detectable_share(counts)
-    fitted = [one.fitted for one in measured if one.fitted is not None]
-    if fitted:
-        high = high_with_unseen(found.high, min(fitted))
-        found = GroundedShare(found.share, found.low, high)
-        detectable = high_with_unseen(detectable, min(fitted))
+    fitted = min((one.num_fitted for one in measured if one.num_fitted is not None), default=None)
+    if fitted is not None:
+        found = GroundedShare(found.share, found.low, high_with_unseen(found.high, fitted))
+        detectable = high_with_unseen(detectable, fitted)
     named = name_regime(found, Entropies.median([one.entropies for one in measured]))
     first = measured[0].step
     return Period(
@@ -190,4 +212,5 @@ def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
         num_traces=round(sum(one.traces for one in counts)),
         num_prompts=max(one.prompts for one in counts),
         num_steps=len(measured),
+        num_fitted=fitted,
     )

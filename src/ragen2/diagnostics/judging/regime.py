@@ -123,11 +123,6 @@ def explain_regime(metrics: Mapping[str, float]) -> str:
         f"{metrics['num_traces']:.0f} traces of {metrics['num_prompts']:.0f} prompts would have shown "
         f"{metrics['grounded_share_detectable']:.0%}"
     )
-    if metrics.get("fitted_traces") == 0.0 and metrics["grounded_share_low"] <= 0.0:
-        return (
-            f"{name}: traces share no more words with their own prompt than with others, which does not "
-            "show that they ignore it; log at least 3 replies per prompt, or pass --model"
-        )
     if "conditional_entropy_seq" in metrics:
         text += f"; H(Z|X) is {metrics['conditional_entropy_seq']:.1f} nats per trace"
     return text

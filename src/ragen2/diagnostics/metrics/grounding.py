@@ -68,9 +68,14 @@ class GroundedShare:
     high: float
 
 
+def rank_edges(prompts: int, ranks: tuple[int, ...] = RANKS) -> tuple[int, ...]:
+    """Last rank of each bin among so many prompts."""
+    return (*(rank for rank in ranks if rank < prompts), prompts)
+
+
 def counts_of_ranks(better_N: IntArray, tied_N: IntArray, prompts: int) -> RankCounts:
     """Of traces with so many prompts ahead of their own, and so many level with it (itself included)."""
-    edges = _edges(prompts, RANKS)
+    edges = rank_edges(prompts)
     within = [credit(better_N, tied_N, last).sum() for last in edges]
     return RankCounts(prompts, edges, tuple(np.diff(within, prepend=0.0).tolist()))
 
@@ -94,7 +99,7 @@ def recorded_counts(metrics: Mapping[str, float]) -> RankCounts | None:
         return None
     known = {1: metrics["retrieval_accuracy"]}
     known |= {k: metrics[name] for k in RANKS[1:] if (name := f"retrieval_accuracy@{k}") in metrics}
-    edges = _edges(prompts, tuple(known))
+    edges = rank_edges(prompts, tuple(known))
     shares = np.diff([known.get(last, 1.0) for last in edges], prepend=0.0)
     counts = np.maximum(shares, 0.0) * metrics["num_traces"]
     return RankCounts(prompts, edges, tuple(counts.tolist()))
@@ -205,10 +210,6 @@ def _clustering(hit_N: FloatArray, owner_N: IntArray) -> float:
     around_N = hit_N - hit_N.mean()
     total = float((around_N**2).sum())
     return max(1.0, float((np.bincount(owner_N, around_N) ** 2).sum()) / total) if total else 1.0
-
-
-def _edges(prompts: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    return (*(rank for rank in ranks if rank < prompts), prompts)
 
 
 def _times(batch: RankCounts, factor: float) -> RankCounts:

@@ -11,7 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from ragen2.diagnostics.base import Diagnostic, Evidence, Metrics
+from ragen2.diagnostics.base import (
+    Diagnostic,
+    Evidence,
+    Metrics,
+    executed_actions,
+    task_reward,
+)
 from ragen2.spread import spread
 from ragen2.types import BoolArray, FloatArray, Group, IntArray, Selection
 
@@ -31,6 +37,11 @@ class Reward(Diagnostic):
     def measure(self, evidence: Evidence) -> Metrics:
         """All under ``reward/``; with several environments, also under ``reward/<env>/``."""
         found = _prefixed("reward/", [group.rewards_G for group in evidence.groups])
+        for name, value in (
+            ("invalid_gain", invalid_gain(evidence.groups)),
+            ("luck_ratio", luck_ratio(evidence.groups)),
+        ):
+            found |= {} if value is None else {f"reward/{name}": value}
         envs = sorted({group.prompt.env for group in evidence.groups})
         for env in envs if len(envs) > 1 else ():
             own = [group.rewards_G for group in evidence.groups if group.prompt.env == env]
@@ -60,6 +71,44 @@ def reward_spread(rewards_PG: Sequence[FloatArray]) -> Metrics:
         metrics["std_std_over_mean"] = std_over_mean(std_P)
         metrics["effective_prompts"] = effective_number(variance_P)
     return metrics
+
+
+def invalid_gain(groups: Sequence[Group]) -> float | None:
+    """Mean return of rollouts whose first reply is invalid less that of the others, within prompts.
+
+    First replies answer the same prompt, so nothing but the reply differs; later ones come more often in
+    longer episodes. None where no prompt has both kinds.
+    """
+    gains = []
+    for group in groups:
+        invalid_G = np.array(
+            [not one.turns[0].reply.valid for one in group.trajectories if one.turns]
+        )
+        returns_G = np.array([one.reward for one in group.trajectories if one.turns])
+        if invalid_G.any() and not invalid_G.all():
+            gains.append(float(returns_G[invalid_G].mean() - returns_G[~invalid_G].mean()))
+    return float(np.mean(gains)) if gains else None
+
+
+def luck_ratio(groups: Sequence[Group]) -> float | None:
+    """Part of the reward variance within prompts that rollouts of the very same actions have.
+
+    None where no two rollouts of a prompt did the same, or where nothing varies. Actions that answer to what
+    luck showed are themselves lucky, so over several turns this is at least luck's part, seldom more.
+    """
+    lucky = freedom = total = 0.0
+    for group in groups:
+        rewards_G = np.array([task_reward(one) for one in group.trajectories])
+        done: dict[tuple[str, ...], list[float]] = {}
+        for one, reward in zip(group.trajectories, rewards_G.tolist(), strict=True):
+            done.setdefault(executed_actions(one), []).append(reward)
+        repeats = len(rewards_G) - len(done)
+        lucky += sum(float(np.var(rewards)) * len(rewards) for rewards in done.values())
+        freedom += repeats
+        total += repeats * spread(rewards_G, "reward_variance", ddof=1)
+    if not freedom or total <= 0.0:
+        return None
+    return min(1.0, lucky / total)
 
 
 def std_over_mean(values_P: FloatArray) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,9 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "word": verdict.word,
         "tone": verdict.tone,
         "text": verdict.text,
-        "evidence": [
-            {"text": one.text, "metric": one.metric, "tone": one.tone} for one in verdict.evidence
-        ],
+        "certainty": verdict.certainty,
+        "next": verdict.next,
+        "evidence": [asdict(one) for one in verdict.evidence],
     }
 
 
@@ -184,6 +184,8 @@ def probe_report(record: ProbeRecord) -> Report:
         "word": f"Gradients of step {record.step}",
         "tone": "unknown",
         "text": gradient_verdict(record.trends),
+        "certainty": "",
+        "next": "",
         "evidence": [],
     }
     more = {

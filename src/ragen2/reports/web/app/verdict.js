@@ -14,7 +14,7 @@ const verdictPart = {
     glanceMetrics(run),
   ],
   build(run) {
-    const { word, tone, text, evidence } = run.verdict;
+    const { word, tone, text, certainty, next, evidence } = run.verdict;
     return el(
       "section",
       { class: "part stack", id: "verdict", "aria-labelledby": "verdict-title" },
@@ -26,6 +26,8 @@ const verdictPart = {
           {},
           el("h2", { class: "headline", id: "verdict-title" }, icon(tone), el("span", {}, word)),
           el("p", { class: "summary" }, text),
+          told("How sure", certainty),
+          told("Next", next, " next"),
           run.audit?.basis && el("p", { class: "quiet small", style: "margin-top: .6rem" }, run.audit.basis),
           el(
             "dl",
@@ -38,7 +40,7 @@ const verdictPart = {
           ? el(
               "div",
               {},
-              el("h3", {}, "Evidence"),
+              el("h3", {}, "The examination"),
               el(
                 "ul",
                 { class: "evidence" },
@@ -52,12 +54,19 @@ const verdictPart = {
   },
 };
 
+// A labelled sentence; what stands between backticks is a command or a setting.
+function told(label, text, more = "") {
+  if (!text) return null;
+  const parts = text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+  return el("p", { class: `told${more}` }, el("strong", {}, `${label}: `), ...parts);
+}
+
 const STATES = {
   empty: "This run has no records yet.",
   unfinished: "This run has not made all its steps: it is still going on, or it was stopped.",
 };
 
-function evidenceLine(run, { text, metric, tone }) {
+function evidenceLine(run, { head, text, metric, tone }) {
   const chart =
     metric &&
     drawable(run).find((one) =>
@@ -75,7 +84,7 @@ function evidenceLine(run, { text, metric, tone }) {
     "li",
     { class: tone ? `tone-${known(tone)}` : null },
     icon(tone || "unknown"),
-    el("span", {}, text, " ", link),
+    el("span", {}, head && el("strong", {}, head), " ", text, " ", link),
   );
 }
 
