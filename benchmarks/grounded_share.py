@@ -20,6 +20,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from ragen2.audit.likelihoods import WordLikelihood
 from ragen2.audit.reservoir import TextTrace
 from ragen2.backends.agent import open_policy
 from ragen2.diagnostics.judging.regime import COLLAPSED, GROUNDED, Entropies, name_regime
-from ragen2.diagnostics.metrics.grounding import grounded_share, rank_counts
+from ragen2.diagnostics.metrics.grounding import grounded_share, high_with_unseen, rank_counts
 from ragen2.envs import FrozenLake
 from ragen2.rollout import Rollout, Task, play
 from ragen2.runs.files import write_atomically
@@ -51,7 +52,9 @@ SHOWN = (0.0, 0.2, 0.5, 0.8, 1.0)
 POOL_PROMPTS, POOL_TRACES = 96, 16
 FILLER = [f"filler{number}" for number in range(40)]
 DIRECTIONS = ("up", "down", "left", "right")
-Draw = Callable[[int, int, float, np.random.Generator], ScoreMatrix | None]
+Drawn = tuple[ScoreMatrix | None, int | None]
+"""Scores, and what a trace was compared with where no model scored it."""
+Draw = Callable[[int, int, float, np.random.Generator], Drawn]
 
 
 @cache
@@ -68,7 +71,7 @@ def sources(prompts: int) -> list[tuple[TabularSource, TabularSource]]:
     ]
 
 
-def tabular(prompts: int, traces: int, share: float, rng: np.random.Generator) -> ScoreMatrix:
+def tabular(prompts: int, traces: int, share: float, rng: np.random.Generator) -> Drawn:
     """Scored by the true mixture."""
     grounded, template = sources(prompts)[rng.integers(3)]
     with np.errstate(divide="ignore"):
@@ -78,7 +81,7 @@ def tabular(prompts: int, traces: int, share: float, rng: np.random.Generator) -
         (grounded if rng.random() < share else template).draw(column, rng) for column in owner_N
     ]
     scores_NP = np.maximum(mixed_SP, NEVER)[drawn]
-    return ScoreMatrix(scores_NP, grounded.length_S[drawn], owner_N)
+    return ScoreMatrix(scores_NP, grounded.length_S[drawn], owner_N), None
 
 
 @cache
@@ -95,7 +98,7 @@ def pool() -> ScoreMatrix:
     return found
 
 
-def embedded(prompts: int, traces: int, share: float, rng: np.random.Generator) -> ScoreMatrix:
+def embedded(prompts: int, traces: int, share: float, rng: np.random.Generator) -> Drawn:
     """Some lakes of the pool; template traces come from the others."""
     every = pool()
     columns = rng.permutation(every.logp_NP.shape[1])[:prompts]
@@ -107,10 +110,11 @@ def embedded(prompts: int, traces: int, share: float, rng: np.random.Generator) 
             is_grounded = rng.random() < share
             rows.append(own[index % len(own)] if is_grounded else rng.choice(outside))
             owners.append(place)
-    return ScoreMatrix(every.logp_NP[np.ix_(rows, columns)], every.length_N[rows], np.array(owners))
+    scores_NP = every.logp_NP[np.ix_(rows, columns)]
+    return ScoreMatrix(scores_NP, every.length_N[rows], np.array(owners)), None
 
 
-def text(prompts: int, traces: int, share: float, rng: np.random.Generator) -> ScoreMatrix | None:
+def text(prompts: int, traces: int, share: float, rng: np.random.Generator) -> Drawn:
     """A trace names two or three of four facts: its prompt's, or those of a prompt out of the log."""
 
     def facts() -> list[str]:
@@ -136,7 +140,8 @@ def text(prompts: int, traces: int, share: float, rng: np.random.Generator) -> S
                 for _ in range(traces)
             ]
         )
-    return WordLikelihood().score(log).matrix
+    (scored,) = WordLikelihood().score_steps([log])
+    return scored.matrix, scored.num_fitted
 
 
 DRAWS: dict[str, Draw] = {"tabular": tabular, "embedded": embedded, "text": text}
@@ -148,8 +153,10 @@ def count(kind: str, prompts: int, traces: int, share: float, repetitions: int) 
     found = []
     named: Counter[str] = Counter()
     for _ in range(repetitions):
-        matrix = DRAWS[kind](prompts, traces, share, rng)
+        matrix, fitted = DRAWS[kind](prompts, traces, share, rng)
         one = grounded_share([] if matrix is None else [rank_counts(matrix)])
+        if fitted is not None:
+            one = replace(one, high=high_with_unseen(one.high, fitted))
         found.append((one.share, one.low, one.high))
         named[name_regime(one, Entropies()).value] += 1
     means: FloatArray = np.mean(found, axis=0)
