@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragen2.diagnostics.base import Measured
+from ragen2.diagnostics.base import Measured, Metrics
 from ragen2.diagnostics.metrics.wording import COMMON, words
 from ragen2.diagnostics.statistics.resampling import permutation_p_value, student_quantile
 from ragen2.seeding import stream
@@ -35,7 +35,7 @@ RESAMPLES = 200
 """Permutations of what is left of the traces."""
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)?")
 _CELL = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-FAMILIES = ("copied_ratio", "rest_dependence", "own_numbers")
+FAMILIES = ("copied_ratio", "rest_dependence")
 TIE = 1e-9
 
 Words = tuple[str, ...]
@@ -161,20 +161,18 @@ def _likeness(texts: Sequence[set[Words]]) -> FloatArray:
     return np.asarray(weight_NV @ weight_NV.T)
 
 
-def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntArray) -> Measured:
-    """How many of the traces' numbers are their prompts'."""
+def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntArray) -> Metrics:
+    """How many of the traces' numbers are their prompts'; nothing where they are not about numbers."""
     given = [numbers(prompt) for prompt in prompts]
     telling = _uncommon(given)
     if np.median([len(some & telling) for some in given]) < FEWEST_NUMBERS:
-        why = f"fewer than {FEWEST_NUMBERS} numbers tell a prompt from the others"
-        return Measured(absent={"own_numbers": why})
+        return {}
     common = {one for some in given for one in some} - telling
     stated = [numbers(trace) for trace in traces]
     own_numbers = _uncommon(stated) - common
     rows = [row for row, some in enumerate(stated) if some & own_numbers]
     if len(rows) < FEWEST_TRACES or len(np.unique(owner_N[rows])) < 2:
-        why = f"fewer than {FEWEST_TRACES} traces state a number that is not in most"
-        return Measured(absent={"own_numbers": why})
+        return {}
     reach = [within_reach(some) for some in given]
     share_NP = np.array(
         [
@@ -186,18 +184,16 @@ def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntA
     other_N = (share_NP.sum(1) - own_N) / (len(prompts) - 1)
     foreign = 1.0 - float(other_N.mean())
     if foreign <= TIE:
-        return Measured(absent={"own_numbers": "every number is within reach of every prompt"})
+        return {}
     mean, error, freedom = _clustered((own_N - other_N) / foreign, owner_N[rows])
     width = student_quantile(freedom) * error
-    return Measured(
-        {
-            "foreign_numbers": 1.0 - float(own_N.mean()),
-            "foreign_numbers_null": foreign,
-            "own_numbers": mean,
-            "own_numbers_low": mean - width,
-            "own_numbers_high": mean + width,
-        }
-    )
+    return {
+        "foreign_numbers": 1.0 - float(own_N.mean()),
+        "foreign_numbers_null": foreign,
+        "own_numbers": mean,
+        "own_numbers_low": mean - width,
+        "own_numbers_high": mean + width,
+    }
 
 
 def _clustered(values_N: FloatArray, owner_N: IntArray) -> tuple[float, float, float]:
