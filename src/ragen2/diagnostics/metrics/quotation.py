@@ -23,7 +23,7 @@ from ragen2.types import FloatArray, IntArray
 
 RUN = 8
 """Words and marks in a row that count as copied. To name what a prompt says takes fewer: ``(2, 1)`` is 5."""
-MOST_TRACES = 256
+MOST_TRACES = 128
 """Traces of a batch that are read: bounds the time."""
 FEWEST_TRACES = 8
 """Traces that a comparison needs; below, its numbers would be noise."""
@@ -136,8 +136,9 @@ def _rest(rest: Sequence[set[Words]], owner_N: IntArray, rng: np.random.Generato
     best_NN = alike_NN >= alike_NN.max(1, keepdims=True) - TIE
     hit = float(((best_NN & own_NN).sum(1) / best_NN.sum(1)).mean())
     chance = float(own_NN.sum(1).mean() / (len(owner_N) - 1))
+    first_M, second_M = np.nonzero(own_NN)
     orders = (rng.permutation(len(owner_N)) for _ in range(RESAMPLES))
-    null_B = np.array([alike_NN[np.ix_(order, order)][own_NN].sum() for order in orders])
+    null_B = np.array([alike_NN[order[first_M], order[second_M]].sum() for order in orders])
     return Measured(
         {
             "rest_dependence": (hit - chance) / (1.0 - chance),
