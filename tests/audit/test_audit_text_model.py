@@ -270,6 +270,12 @@ def test_what_all_prompts_say_is_no_evidence():
     assert isinstance(found, str)
 
 
+def test_a_cell_of_the_prompt_is_evidence_though_its_numbers_are_everywhere():
+    prompts = [f"You ({n // 3},{n % 3}) Goal ({n % 3},{n // 3})" for n in (1, 2, 3, 5, 6, 7)]
+    texts = [[f"I am at ({n // 3}, {n % 3}) so go"] for n in (1, 2, 3, 5, 6, 7)]
+    assert measured(texts, prompts)["retrieval_accuracy"] >= 0.5
+
+
 def test_the_prompt_of_a_later_turn_is_what_came_before_the_first_reply():
     chat = (("system", "s"), ("user", "left"), ("assistant", "my words"), ("user", "moved"))
     assert opening(chat) == opening(chat[:2]) == "s\nleft"

@@ -21,10 +21,11 @@ Shape letters: N scored traces, P prompts, V words (or pairs), T words of a trac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,23 @@ TIE = 1e-9
 """Scores closer than this are tied."""
 Critic = Literal["words", "pairs", "prompt"]
 CRITICS: tuple[Critic, ...] = ("words", "pairs", "prompt")
-Texts = Sequence[Sequence[IntArray]]
-"""Traces of each prompt, as numbers of their words."""
+_CELL = re.compile(r"(\d+)\s*([^\w\s])\s*(?=(\d+))")
+"""Two numbers with a mark between: ``(2, 1)`` is a place, though 2 and 1 may be in every prompt."""
+
+
+class _Text(NamedTuple):
+    """A text as numbers of its words."""
+
+    words_T: IntArray
+    """In order."""
+    terms: IntArray
+    """Without an order, and with its cells as further words."""
+
+
+Texts = Sequence[Sequence[_Text]]
+"""Traces of each prompt."""
+Keys = Sequence[Sequence[IntArray]]
+"""The same as keys of what a critic counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ def text_scores(steps: Sequence[StepTexts]) -> list[TextScores | str]:
                 f"needs at least {FEWEST_TRACES} reasoning traces per prompt"
             )
             continue
-        length_N = np.array([len(text) for text in step.scored], dtype=np.int64)
+        length_N = np.array([len(text.words_T) for text in step.scored], dtype=np.int64)
         matrix = ScoreMatrix(scores_NP, length_N, step.owner_N)
         found.append(TextScores(matrix, step.places, step.rows, critics, step.num_fitted))
     return found
@@ -106,10 +122,10 @@ class _Step:
     """A step's texts as numbers of words, divided into those fitted to and those scored."""
 
     prompts: list[IntArray]
-    """The different words of each prompt."""
-    fitted: list[list[IntArray]]
+    """The different terms of each prompt."""
+    fitted: list[list[_Text]]
     """As many traces of each prompt; empty where none can be spared."""
-    scored: list[IntArray]
+    scored: list[_Text]
     owner_N: IntArray
     places: tuple[int, ...]
     rows: tuple[tuple[int, int], ...]
@@ -129,12 +145,14 @@ class _Step:
 def _divide(step: StepTexts, numbers: dict[str, int]) -> _Step | str:
     """The traces to fit to come first. Only the words are numbered here; nothing is learnt from them."""
 
-    def numbered(text: str) -> IntArray:
-        found = [numbers.setdefault(word, len(numbers)) for word in words(text)]
-        return np.array(found, dtype=np.int64)
+    def numbered(text: str) -> _Text:
+        cells = ["".join(cell) for cell in _CELL.findall(text)]
+        found = [numbers.setdefault(word, len(numbers)) for word in (*words(text), *cells)]
+        terms = np.array(found, dtype=np.int64)
+        return _Text(terms[: len(terms) - len(cells)], terms)
 
     tokens = [
-        [(found, index) for index, text in enumerate(texts) if len(found := numbered(text))]
+        [(found, index) for index, text in enumerate(texts) if len((found := numbered(text)).terms)]
         for texts in step.traces
     ]
     sizes = [len(texts) for texts in tokens]
@@ -153,7 +171,7 @@ def _divide(step: StepTexts, numbers: dict[str, int]) -> _Step | str:
         for text, index in tokens[place][fitted:]
     ]
     return _Step(
-        prompts=[np.unique(numbered(step.prompts[place])) for place in places],
+        prompts=[np.unique(numbered(step.prompts[place]).terms) for place in places],
         fitted=[[text for text, _ in tokens[place][:fitted]] for place in places] if fitted else [],
         scored=[text for text, _, _ in scored],
         owner_N=np.array([column for _, column, _ in scored], dtype=np.int64),
@@ -231,16 +249,18 @@ def _score(critic: Critic, step: _Step, ratios: _Ratios) -> FloatArray:
     return np.stack([logp_PV[:, _known(keys_V, text)].sum(1) for text in scored])
 
 
-def _keyed(critic: Critic, texts: Texts) -> Texts:
+def _keyed(critic: Critic, texts: Texts) -> Keys:
     """Texts as keys of what the critic counts: a pair is its two words in one number."""
-    if critic == "words":
-        return texts
-    return [
-        [(np.concatenate([[0], text[:-1] + 1]) << 32) | text for text in prompt] for prompt in texts
-    ]
+
+    def keys(text_T: IntArray) -> IntArray:
+        if critic == "words":
+            return text_T
+        return (np.concatenate([[0], text_T[:-1] + 1]) << 32) | text_T
+
+    return [[keys(text.words_T) for text in prompt] for prompt in texts]
 
 
-def _count(texts: Texts) -> tuple[IntArray, FloatArray]:
+def _count(texts: Keys) -> tuple[IntArray, FloatArray]:
     """The keys that at least two texts have, sorted, and how often each prompt has them.
 
     What one text alone has cannot be told from chance, and there is much of it.
@@ -306,11 +326,11 @@ def _shared_words(step: _Step) -> FloatArray:
     for weight_V, prompt in zip(weight_PV, step.prompts, strict=True):
         place = _known(keys_V, prompt)
         weight_V[place] = rarity_V[place] / max(rarity_V[place].sum(), TIE)
-    texts = [text for prompt in step.fitted for text in prompt] or step.scored
+    texts = [text.terms for prompt in step.fitted or [step.scored] for text in prompt]
     used_V = np.bincount(_known(keys_V, np.concatenate(texts)), minlength=len(keys_V)) + 0.5
     frequency_V = used_V / (sum(map(len, texts)) + 0.5 * (len(keys_V) + 1))
     ratio_PV = np.log1p(PROMPT_SHARE / (1.0 - PROMPT_SHARE) * weight_PV / frequency_V)
-    shared_NP = np.stack([ratio_PV[:, _known(keys_V, text)].sum(1) for text in step.scored])
+    shared_NP = np.stack([ratio_PV[:, _known(keys_V, one.terms)].sum(1) for one in step.scored])
     spread_P = shared_NP.std(0)
     centred_NP = shared_NP - shared_NP.mean(0)
     even_NP = centred_NP * (spread_P.mean() / np.where(spread_P > TIE, spread_P, np.inf))

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragen2.diagnostics.base import Measured
+from ragen2.diagnostics.base import Measured, Metrics
 from ragen2.diagnostics.metrics.wording import COMMON, words
 from ragen2.diagnostics.statistics.resampling import permutation_p_value, student_quantile
 from ragen2.seeding import stream
@@ -23,7 +23,7 @@ from ragen2.types import FloatArray, IntArray
 
 RUN = 8
 """Words and marks in a row that count as copied. To name what a prompt says takes fewer: ``(2, 1)`` is 5."""
-MOST_TRACES = 256
+MOST_TRACES = 128
 """Traces of a batch that are read: bounds the time."""
 FEWEST_TRACES = 8
 """Traces that a comparison needs; below, its numbers would be noise."""
@@ -35,7 +35,7 @@ RESAMPLES = 200
 """Permutations of what is left of the traces."""
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)?")
 _CELL = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-FAMILIES = ("copied_ratio", "rest_dependence", "own_numbers")
+FAMILIES = ("copied_ratio", "rest_dependence")
 TIE = 1e-9
 
 Words = tuple[str, ...]
@@ -136,8 +136,9 @@ def _rest(rest: Sequence[set[Words]], owner_N: IntArray, rng: np.random.Generato
     best_NN = alike_NN >= alike_NN.max(1, keepdims=True) - TIE
     hit = float(((best_NN & own_NN).sum(1) / best_NN.sum(1)).mean())
     chance = float(own_NN.sum(1).mean() / (len(owner_N) - 1))
+    first_M, second_M = np.nonzero(own_NN)
     orders = (rng.permutation(len(owner_N)) for _ in range(RESAMPLES))
-    null_B = np.array([alike_NN[np.ix_(order, order)][own_NN].sum() for order in orders])
+    null_B = np.array([alike_NN[order[first_M], order[second_M]].sum() for order in orders])
     return Measured(
         {
             "rest_dependence": (hit - chance) / (1.0 - chance),
@@ -161,20 +162,18 @@ def _likeness(texts: Sequence[set[Words]]) -> FloatArray:
     return np.asarray(weight_NV @ weight_NV.T)
 
 
-def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntArray) -> Measured:
-    """How many of the traces' numbers are their prompts'."""
+def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntArray) -> Metrics:
+    """How many of the traces' numbers are their prompts'; nothing where they are not about numbers."""
     given = [numbers(prompt) for prompt in prompts]
     telling = _uncommon(given)
     if np.median([len(some & telling) for some in given]) < FEWEST_NUMBERS:
-        why = f"fewer than {FEWEST_NUMBERS} numbers tell a prompt from the others"
-        return Measured(absent={"own_numbers": why})
+        return {}
     common = {one for some in given for one in some} - telling
     stated = [numbers(trace) for trace in traces]
     own_numbers = _uncommon(stated) - common
     rows = [row for row, some in enumerate(stated) if some & own_numbers]
     if len(rows) < FEWEST_TRACES or len(np.unique(owner_N[rows])) < 2:
-        why = f"fewer than {FEWEST_TRACES} traces state a number that is not in most"
-        return Measured(absent={"own_numbers": why})
+        return {}
     reach = [within_reach(some) for some in given]
     share_NP = np.array(
         [
@@ -186,18 +185,16 @@ def _stated_numbers(prompts: Sequence[str], traces: Sequence[str], owner_N: IntA
     other_N = (share_NP.sum(1) - own_N) / (len(prompts) - 1)
     foreign = 1.0 - float(other_N.mean())
     if foreign <= TIE:
-        return Measured(absent={"own_numbers": "every number is within reach of every prompt"})
+        return {}
     mean, error, freedom = _clustered((own_N - other_N) / foreign, owner_N[rows])
     width = student_quantile(freedom) * error
-    return Measured(
-        {
-            "foreign_numbers": 1.0 - float(own_N.mean()),
-            "foreign_numbers_null": foreign,
-            "own_numbers": mean,
-            "own_numbers_low": mean - width,
-            "own_numbers_high": mean + width,
-        }
-    )
+    return {
+        "foreign_numbers": 1.0 - float(own_N.mean()),
+        "foreign_numbers_null": foreign,
+        "own_numbers": mean,
+        "own_numbers_low": mean - width,
+        "own_numbers_high": mean + width,
+    }
 
 
 def _clustered(values_N: FloatArray, owner_N: IntArray) -> tuple[float, float, float]:
