@@ -48,7 +48,7 @@ _SAME = {
     "unused_reasoning": Question.FOLLOWED,
 }
 """Failures that a question asks about: where it fails too, they are not told again."""
-_ADVICE = {
+FAILURE_ADVICE = {
     "reasoning_shrinkage": "Look at replies in `ragen2 report RUN_DIR`; `--set algorithm.kind=dr_grpo` "
     "does not favour short ones.",
     "entropy_gaming": REMEDIES[Cause.ENTROPY_GAMING].next,
@@ -130,12 +130,12 @@ class Examination:
         if verdict is not None and verdict.cause is not None:
             return REMEDIES[verdict.cause].next
         for failure in self._severe:
-            return _ADVICE.get(failure.name, _LOOK)
+            return FAILURE_ADVICE.get(failure.name, _LOOK)
         unknown = {one.question for one in self.answers if one.status is Status.UNKNOWN}
         if self._is_open:
             unknown.remove(Question.LEARNT)
         return next(
-            (text for ask, text in _TO_KNOW.items() if ask in unknown),
+            (text for ask, text in TO_KNOW.items() if ask in unknown),
             MORE if self._is_open else "Go on.",
         )
 
@@ -178,7 +178,7 @@ class Examination:
         return f"{head}{self.since(answer.since)}: {answer.text}"
 
 
-_TO_KNOW = {
+TO_KNOW = {
     Question.GROUNDED: "Score more prompts with several replies each: `--set rollout.prompts=16`.",
     Question.LEARNT: "Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`.",
     Question.REWARDED: "See what one batch pays: `ragen2 preflight RUN.toml`.",
