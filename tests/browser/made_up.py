@@ -66,13 +66,21 @@ def made_up_run(
             "word": f"Template collapse since step {steps // 2}",
             "tone": "bad",
             "text": text.format("Retrieval fell from 0.96 to chance while entropy rose."),
+            "certainty": text.format("95% interval 0% to 8%."),
+            "next": text.format("Filter: `--set filter.kind=top_p`."),
             "evidence": [
                 {
+                    "head": text.format("Is reasoning about its prompt? No."),
                     "text": text.format("retrieval accuracy 0.96, then 0.14"),
                     "metric": f"{FIRST}retrieval_accuracy",
                     "tone": "bad",
                 },
-                {"text": "format validity stays at 0.98", "metric": None, "tone": "good"},
+                {
+                    "head": "Do replies parse? Yes.",
+                    "text": "98% of replies are valid.",
+                    "metric": None,
+                    "tone": "good",
+                },
             ],
         },
         "plane": {

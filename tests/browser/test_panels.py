@@ -32,6 +32,9 @@ def test_the_verdict_comes_first_in_words_with_evidence_that_leads_to_its_curve(
     first = page.locator("#content > section").first
     assert first.get_attribute("id") == "verdict"
     assert first.locator("h2").inner_text() == "Template collapse since step 30"
+    told = first.locator(".told").all_inner_texts()
+    assert told == ["How sure: 95% interval 0% to 8%.", "Next: Filter: --set filter.kind=top_p."]
+    assert first.locator(".next code").inner_text() == "--set filter.kind=top_p"
     link = first.get_by_role("link", name="see the curve")
     assert page.locator(link.get_attribute("href")).count() == 1
 

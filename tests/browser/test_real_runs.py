@@ -60,7 +60,8 @@ def test_a_healthy_filtered_run(filtered: Path, report: Report, open_page: Open)
     drawn = opened.drawn()
     assert len(drawn) > 10
     assert min(drawn.values()) > 0, drawn
-    assert opened.page.locator("#verdict h2").inner_text() == "Healthy"
+    assert opened.page.locator("#verdict h2").inner_text() == "Reasoning is about its prompt"
+    assert "Held-out success went from" in opened.page.locator("#verdict .summary").inner_text()
     assert "top_p" in opened.page.locator("#verdict .facts").first.inner_text()
     assert opened.page.locator(".matrix .outcome:not(.miss)").count() > 18  # of 36
 
@@ -83,7 +84,7 @@ def test_a_matrix_cell_of_a_real_run_shows_what_was_scored(
 def test_a_collapsed_run_is_called_so(collapsed: Path, report: Report, open_page: Open) -> None:
     opened = open_page(report(collapsed))
     opened.blocks_loaded()
-    assert "Template collapse" in opened.page.locator("#verdict h2").inner_text()
+    assert opened.page.locator("#verdict h2").inner_text() == "Reasoning was never about its prompt"
     assert opened.page.locator(".matrix .outcome.miss").count() > 18
     assert min(opened.drawn().values()) > 0
     assert opened.page.locator("#words tbody tr").count() > 0
@@ -114,7 +115,7 @@ def test_a_comparison_of_filtered_and_unfiltered(
     assert page.locator("#overview table").first.locator("tbody tr").count() == 3
     assert "What the filter changed" in page.locator("#overview").inner_text()
     page.get_by_role("tab", name="collapsed", exact=True).click()
-    assert "Template collapse" in page.locator("#verdict h2").inner_text()
+    assert "never about its prompt" in page.locator("#verdict h2").inner_text()
 
 
 def test_an_audit_of_another_frameworks_log(audit: Path, report: Report, open_page: Open) -> None:

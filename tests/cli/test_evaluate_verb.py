@@ -93,7 +93,7 @@ def test_one_scope_needs_no_second_table(capsys):
     print_verdict("model", "Bandit", Assessment(scope_metrics("first_turn", 0.9), None))
     shown = capsys.readouterr().out
     assert "by scope" not in shown
-    assert "Next: Log rewards of several rollouts per prompt" in shown
+    assert "Next: Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`." in shown
 
 
 def test_the_json_holds_metrics_and_absences(tmp_path):

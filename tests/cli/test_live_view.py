@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from ragen2.cli.views.live import columns_of, plain_line, summary_table
+from ragen2.cli.views.live import columns_of, plain_line, summary_table, verdict_line
 from ragen2.diagnostics import Regime
 from ragen2.runs.record import StepRecord
 
@@ -47,3 +47,14 @@ def test_a_run_judged_by_trajectories_shows_those():
     columns = columns_of("trajectory")
     assert "retrieval 0.30" in plain_line(measured(1, 0.3, "trajectory"), 9, columns)
     assert "retrieval" not in plain_line(measured(1, 0.3, "first_turn"), 9, columns)
+
+
+def test_the_verdict_so_far_stands_below_the_table_with_what_to_do():
+    flat = {"reward/dead_ratio": 1.0, "triage/too_hard": 1.0, "triage/live": 0.0}
+    records = [
+        StepRecord(step=step, metrics={"reward/dead_ratio": 0.1} if step < 4 else flat)
+        for step in range(1, 10)
+    ]
+    told = verdict_line(records, "first_turn").plain
+    assert told.startswith("The tasks are too hard since step 4. Take easier tasks")
+    assert verdict_line([], "first_turn").plain.startswith("Nothing recorded yet. ")

@@ -121,8 +121,8 @@ REMEDIES: dict[Cause, Remedy] = {
         "Template collapse",
         "Reasoning still varies, but no longer depends on its prompt: prompts without reward variance are "
         "updated by regularisers alone.",
-        "Go back to a checkpoint before that step and filter: `--set filter.kind=top_p --set filter.mass=0.9 "
-        "--set warning.response=checkpoint`.",
+        "Go back to a checkpoint before that step and filter, or keep less than now: "
+        "`--set filter.kind=top_p --set filter.mass=0.8 --set warning.response=checkpoint`.",
     ),
     Cause.LOW_ENTROPY_COLLAPSE: Remedy(
         "Low-entropy collapse",
@@ -133,8 +133,8 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.PARTIAL_COLLAPSE: Remedy(
         "Part of the reasoning has collapsed",
         "Some prompts get a template, the others reasoning of their own.",
-        "Filter before the rest goes too: `--set filter.kind=top_p --set filter.mass=0.9 "
-        "--set warning.response=checkpoint`.",
+        "Filter, or keep less than now, before the rest goes too: "
+        "`--set filter.kind=top_p --set filter.mass=0.8 --set warning.response=checkpoint`.",
     ),
     Cause.ENTROPY_GAMING: Remedy(
         "Template collapse while entropy rises",

@@ -33,6 +33,9 @@ Tone = Literal["good", "fair", "bad", "unknown"]
 
 HEALTHY = "Healthy"
 GROUNDED = "Reasoning is about its prompt"
+MORE = (
+    "Go on: more steps, or more tasks with `--set evaluation.tasks=512`, will show what is learnt."
+)
 NO_RECORDS = "Nothing recorded yet"
 UNDECIDED = "Not known whether reasoning is about its prompt"
 _TOLD = {Question.LEARNT, Question.GROUNDED}
@@ -45,7 +48,7 @@ _SAME = {
     "unused_reasoning": Question.FOLLOWED,
 }
 """Failures that a question asks about: where it fails too, they are not told again."""
-_ADVICE = {
+FAILURE_ADVICE = {
     "reasoning_shrinkage": "Look at replies in `ragen2 report RUN_DIR`; `--set algorithm.kind=dr_grpo` "
     "does not favour short ones.",
     "entropy_gaming": REMEDIES[Cause.ENTROPY_GAMING].next,
@@ -88,10 +91,7 @@ class Examination:
             return NO_RECORDS
         if self.of(Question.GROUNDED).status is not Status.YES:
             return UNDECIDED
-        learnt = self.of(Question.LEARNT)
-        # A log without evaluations is healthy as far as it goes; a single one says nothing of learning.
-        is_open = learnt.status is Status.UNKNOWN and learnt.metric is not None
-        return GROUNDED if is_open else HEALTHY
+        return GROUNDED if self._is_open else HEALTHY
 
     @property
     def text(self) -> str:
@@ -130,9 +130,14 @@ class Examination:
         if verdict is not None and verdict.cause is not None:
             return REMEDIES[verdict.cause].next
         for failure in self._severe:
-            return _ADVICE.get(failure.name, _LOOK)
+            return FAILURE_ADVICE.get(failure.name, _LOOK)
         unknown = {one.question for one in self.answers if one.status is Status.UNKNOWN}
-        return next((text for ask, text in _TO_KNOW.items() if ask in unknown), "Go on.")
+        if self._is_open:
+            unknown.remove(Question.LEARNT)
+        return next(
+            (text for ask, text in TO_KNOW.items() if ask in unknown),
+            MORE if self._is_open else "Go on.",
+        )
 
     @property
     def tone(self) -> Tone:
@@ -147,6 +152,15 @@ class Examination:
     def of(self, question: Question) -> Answer:
         """The answer to one question."""
         return next(one for one in self.answers if one.question is question)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether held-out tasks were played, but too few or too early to tell what is learnt.
+
+        A log without evaluations is healthy as far as it goes.
+        """
+        learnt = self._answer(Question.LEARNT)
+        return learnt is not None and learnt.status is Status.UNKNOWN and bool(learnt.metric)
 
     def _answer(self, question: Question) -> Answer | None:
         return self.of(question) if self.answers else None
@@ -164,10 +178,10 @@ class Examination:
         return f"{head}{self.since(answer.since)}: {answer.text}"
 
 
-_TO_KNOW = {
+TO_KNOW = {
     Question.GROUNDED: "Score more prompts with several replies each: `--set rollout.prompts=16`.",
-    Question.REWARDED: "Log rewards of several rollouts per prompt, or switch on the diagnostic `reward`.",
     Question.LEARNT: "Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`.",
+    Question.REWARDED: "See what one batch pays: `ragen2 preflight RUN.toml`.",
     Question.PARSES: "Log which replies are valid, or switch on the diagnostic `surface`.",
     Question.FOLLOWED: "Switch on the diagnostic `flow`.",
 }
