@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ragen2.diagnostics import Answer, Examination, Finding, Status, examine, read_chain
 from ragen2.diagnostics.judging.examination import Tone
 from ragen2.reports.load import Run
+from ragen2.reports.prompts import UngroundedPrompt, ungrounded_prompts
 from ragen2.runs.record import AuditRecord, StepRecord
 
 BASIS = {
@@ -40,13 +41,21 @@ class Verdict:
     next: str
     tone: Tone
     evidence: tuple[EvidenceLine, ...]
+    prompts: tuple[UngroundedPrompt, ...] = ()
+    """Where only part of the reasoning is grounded: prompts whose reasoning is not."""
 
 
 def judge(run: Run) -> Verdict:
     """Examine the run's records."""
     found = examine(run.records, run.main_scope)
     return Verdict(
-        found.head, found.text, found.certainty, found.next, found.tone, evidence(found, run)
+        found.head,
+        found.text,
+        found.certainty,
+        found.next,
+        found.tone,
+        evidence(found, run),
+        ungrounded_prompts(run),
     )
 
 

@@ -36,8 +36,8 @@ COLUMNS: Columns = (
     ("reward", "reward/mean", "{:.2f}"),
     ("reward var", "reward/variance", "{:.3f}"),
     ("kept", "filter/kept", "{:.0f}"),
+    ("grounded", "collapse/SCOPE/grounded_share", "{:.0%}"),
     ("retrieval", "collapse/SCOPE/retrieval_accuracy", "{:.2f}"),
-    ("chance", "collapse/SCOPE/retrieval_chance", "{:.2f}"),
     ("MI", "collapse/SCOPE/mi_estimate", "{:.2f}"),
     ("H(Z|X)", "collapse/SCOPE/conditional_entropy", "{:.2f}"),
 )

@@ -37,6 +37,8 @@ from ragen2.runs.record import AuditRecord, StepRecord
 from ragen2.trainer.evaluate import Assessment
 
 ROWS_SHOWN = 12
+SHOWN_OF_PROMPT = 160
+"""Characters of a prompt."""
 COLLAPSE = "collapse/first_turn/"
 MARKS = {
     "good": ("+", "green"),
@@ -47,9 +49,9 @@ MARKS = {
 """How a line of evidence is marked."""
 AUDIT_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("rollouts", "audit/rollouts", "{:.0f}"),
+    ("grounded", f"{COLLAPSE}grounded_share", "{:.0%}"),
     ("retrieval", f"{COLLAPSE}retrieval_accuracy", "{:.2f}"),
     ("chance", f"{COLLAPSE}retrieval_chance", "{:.2f}"),
-    ("p", f"{COLLAPSE}retrieval_p_value", "{:.3f}"),
     ("MI", f"{COLLAPSE}mi_estimate", "{:.2f}"),
     ("dead", "reward/dead_ratio", "{:.2f}"),
 )
@@ -121,7 +123,17 @@ def print_examined(console: Console, verdict: Verdict) -> None:
         grid.add_row(
             Text(f"  {mark}", style=style), Text.assemble((one.head, "bold"), " ", one.text)
         )
+    for prompt in verdict.prompts:
+        what = f"{prompt.share:.0%} of {prompt.num_traces} traces grounded"
+        head = f"Ignored prompt: {prompt.label}, step {prompt.step}, {what}."
+        grid.add_row(Text("  -"), Text.assemble((head, "bold"), " ", _end_of(prompt.text)))
     console.print(grid)
+
+
+def _end_of(text: str) -> str:
+    """The end of a prompt on one line: its beginning is what all prompts share."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_OF_PROMPT else f"... {line[-SHOWN_OF_PROMPT:]}"
 
 
 def _steps(steps: list[StepRecord]) -> Table:
@@ -161,6 +173,8 @@ ROWS = (
     ("eval/reward", "reward"),
     ("eval/turns", "turns"),
     ("eval/format_validity", "format validity"),
+    (f"{COLLAPSE}grounded_share", "grounded share"),
+    (f"{COLLAPSE}grounded_share_detectable", "  smallest that would show"),
     (f"{COLLAPSE}retrieval_accuracy", "retrieval accuracy"),
     (f"{COLLAPSE}retrieval_chance", "  chance"),
     (f"{COLLAPSE}mi_estimate", "MI (nats per token)"),

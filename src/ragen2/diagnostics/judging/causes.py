@@ -132,7 +132,7 @@ REMEDIES: dict[Cause, Remedy] = {
     ),
     Cause.PARTIAL_COLLAPSE: Remedy(
         "Part of the reasoning has collapsed",
-        "Some prompts get a template, the others reasoning of their own.",
+        "Part of the traces are a template, the others are still about their prompt.",
         "Filter, or keep less than now, before the rest goes too: "
         "`--set filter.kind=top_p --set filter.mass=0.8 --set warning.response=checkpoint`.",
     ),

@@ -40,7 +40,6 @@ NO_RECORDS = "Nothing recorded yet"
 UNDECIDED = "Not known whether reasoning is about its prompt"
 _TOLD = {Question.LEARNT, Question.GROUNDED}
 """What is told in full where nothing fails."""
-_LOST = {Cause.TEMPLATE_COLLAPSE, Cause.LOW_ENTROPY_COLLAPSE, Cause.ENTROPY_GAMING}
 _SAME = {
     "template_collapse": Question.GROUNDED,
     "low_entropy_collapse": Question.GROUNDED,
@@ -227,7 +226,7 @@ def _explanation(answer: Answer, answers: Sequence[Answer]) -> Question | None:
         blamed = answer.cause in {Cause.TOO_HARD, Cause.TOO_EASY, Cause.REWARD_FLAT}
         return Question.GROUNDED if is_uniform and blamed else None
     if answer.question is Question.LEARNT and answer.cause is not Cause.OVERFIT:
-        return Question.GROUNDED if grounded.cause in {*_LOST, Cause.NEVER_GROUNDED} else None
+        return Question.GROUNDED
     if answer.question is Question.FOLLOWED:
         return Question.GROUNDED
     return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ragen2.diagnostics.base import StepMetrics
 from ragen2.diagnostics.judging.answers import Answer, Question, Status
 from ragen2.diagnostics.judging.causes import Cause
@@ -13,8 +11,6 @@ from ragen2.diagnostics.judging.detectors import entropy_gaming
 from ragen2.diagnostics.judging.periods import ONE_SIDED, Period, periods
 from ragen2.diagnostics.judging.regime import COLLAPSED, GROUNDED, Regime
 
-LEFT = 0.7
-"""Part of its best retrieval above chance below which reasoning has lost much, whatever is left."""
 GAMED = 1.5
 """Rise of entropy beside falling information from which the entropy is sought for its own sake."""
 
@@ -36,14 +32,9 @@ def is_reasoning_grounded(records: Sequence[StepMetrics], scope: str) -> Answer:
             text = f"It is not known whether reasoning is about its prompt: {ONE_SIDED}."
         return Answer(ask, Status.UNKNOWN, text, metric=metric)
     before = [one for one in found if one.last_step < now.since]
-    earlier = found[:-1]
-    faded = _faded(records, scope, now, earlier) if now.regime in GROUNDED else ""
-    if faded:
-        sure = f"From {now.num_traces} traces of {now.num_steps} steps."
-        return Answer(ask, Status.NO, faded, sure, now.first_step, Cause.PARTIAL_COLLAPSE, metric)
     best = max(before, key=lambda one: one.share, default=now)
-    text = f"{now.share:.0%} of reasoning traces are about their prompt"
-    if best.low > now.high:
+    text = now.what
+    if best.low > now.high and now.as_at is None:
         text += f", {best.share:.0%} at step {best.first_step} to {best.last_step}"
     steps = f"{now.num_steps} step{'' if now.num_steps == 1 else 's'}"
     sure = (
@@ -74,36 +65,6 @@ def _is_gamed(records: Sequence[StepMetrics]) -> bool:
     if found is None:
         return False
     return found.evidence["entropy_end"] >= GAMED * found.evidence["entropy_start"]
-
-
-def _faded(
-    records: Sequence[StepMetrics], scope: str, now: Period, before: Sequence[Period]
-) -> str:
-    """What is lost where all traces still tell something, but much less: a template for some prompts does.
-
-    Such a template tells that the prompt is one of those; retrieval among them is lost.
-    """
-    left = _retrieval(records, scope, now)
-    best = max(before, key=lambda one: _retrieval(records, scope, one), default=now)
-    had = _retrieval(records, scope, best)
-    if left >= LEFT * had:
-        return ""
-    return (
-        f"Retrieval reaches {left:.0%} of the way from chance to perfect, {had:.0%} at step "
-        f"{best.first_step} to {best.last_step}: prompts share their reasoning."
-    )
-
-
-def _retrieval(records: Sequence[StepMetrics], scope: str, period: Period) -> float:
-    """Mean of what retrieval has of all above chance, over the steps of a period."""
-    stem = f"collapse/{scope}/retrieval_"
-    shares = [
-        (record.metrics[f"{stem}accuracy"] - chance) / (1.0 - chance)
-        for record in records
-        if period.first_step <= record.step <= period.last_step
-        and (chance := record.metrics.get(f"{stem}chance", 1.0)) < 1.0
-    ]
-    return float(np.mean(shares)) if shares else 0.0
 
 
 def _why_not_measured(records: Sequence[StepMetrics], scope: str) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ragen2.diagnostics.base import StepMetrics
-from ragen2.diagnostics.judging.regime import HALF, Entropies, Regime, name_regime
+from ragen2.diagnostics.judging.regime import GROUNDED, HALF, Entropies, Regime, name_regime
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.diagnostics.metrics.grounding import (
     RANKS,
@@ -26,10 +26,14 @@ from ragen2.diagnostics.metrics.grounding import (
     high_with_unseen,
     rank_edges,
     recorded_counts,
+    share_of_strength,
+    strengths,
     traces_to_detect,
 )
 from ragen2.types import FloatArray
 
+FEWEST_STEPS = 3
+"""Measured steps of a period in a run of twelve or more: single steps are too few traces to judge."""
 SMALLEST_CHANGE = 0.1
 """Change of the mean credit (0 at chance, 1 when perfect) that is worth a cut."""
 EVIDENCE = 6.0
@@ -61,6 +65,9 @@ class Period:
     """In the largest of its steps."""
     num_steps: int
     """Measured ones."""
+    as_at: tuple[int, int] | None = None
+    """First and last step of the longest grounded period before: the share is of traces as grounded as
+    those were. None where there was none, or where all that are grounded are as much so."""
     num_fitted: float | None = None
     """Without a model: other traces of its prompt that each was compared with; 0 where only the words of
     the prompt were."""
@@ -70,10 +77,19 @@ class Period:
         """The share with its interval, and what could have been seen, in one sentence."""
         steps = f"{self.num_steps} steps" if self.num_steps > 1 else "1 step"
         return (
-            f"{self.share:.0%} of traces are grounded (95% {self.low:.0%} to {self.high:.0%}); the "
+            f"{self.what} (95% {self.low:.0%} to {self.high:.0%}); the "
             f"{self.num_traces} traces of {steps}, {self.num_prompts} prompts each, would have shown "
             f"{self.detectable:.0%}"
         ) + (f"; {ONE_SIDED}" if self.is_one_sided else "")
+
+    @property
+    def what(self) -> str:
+        """The share in words."""
+        if self.as_at is None:
+            return f"{self.share:.0%} of reasoning traces are about their prompt"
+        first, last = self.as_at
+        at = f"steps {first} to {last}" if last > first else f"step {first}"
+        return f"{self.share:.0%} of reasoning traces are as much about their prompt as at {at}"
 
     @property
     def traces_needed(self) -> int:
@@ -121,23 +137,30 @@ def periods(records: Sequence[StepMetrics], scope: str | None = None) -> list[Pe
         | change_points(_diverse(measured), NOISE_OF_VARIETY, smallest=0.5)
     )
     found: list[Period] = []
+    grounded: list[_Measured] = []
     for start, end in pairwise(cuts):
-        found.append(_period(measured[start:end], found[-1] if found else None))
+        part = measured[start:end]
+        found.append(_period(part, found[-1] if found else None, grounded))
+        longest = sum(one.counts.traces for one in grounded)
+        if found[-1].regime in GROUNDED and found[-1].num_traces > longest:
+            grounded = part
     return found
 
 
 def change_points(values_T: FloatArray, variance: float, *, smallest: float) -> set[int]:
     """Places before which the mean changes by at least ``smallest``, more than noise would have it.
 
-    Binary segmentation: the best place of all, then the best of each side.
+    Binary segmentation: the best place of all, then the best of each side. Parts have at least
+    ``FEWEST_STEPS`` values, fewer in short series.
     """
+    fewest = min(FEWEST_STEPS, max(1, len(values_T) // 4))
     least = 2.0 * math.log(max(len(values_T), 2)) + EVIDENCE
     found: set[int] = set()
     waiting = [(0, len(values_T))]
     while waiting:
         start, end = waiting.pop()
         part_T = values_T[start:end]
-        if len(part_T) < 2:
+        if len(part_T) < 2 * fewest:
             continue
         before_T = np.arange(1, len(part_T))
         left_T = np.cumsum(part_T)[:-1] / before_T
@@ -145,6 +168,7 @@ def change_points(values_T: FloatArray, variance: float, *, smallest: float) -> 
         error_T = np.sqrt(variance * (1.0 / before_T + 1.0 / (len(part_T) - before_T)))
         change_T = np.abs(left_T - right_T)
         evidence_T = np.where(change_T >= smallest, (change_T / np.maximum(error_T, 1e-12)) ** 2, 0)
+        evidence_T[: fewest - 1] = evidence_T[len(evidence_T) - fewest + 1 :] = 0.0
         best = int(evidence_T.argmax())
         if evidence_T[best] > least:
             place = start + best + 1
@@ -191,13 +215,21 @@ def _diverse(measured: Sequence[_Measured]) -> FloatArray:
     return np.array([float(one.entropies.is_diverse) for one in measured])
 
 
-def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
+def _period(
+    measured: Sequence[_Measured], before: Period | None, grounded: Sequence[_Measured]
+) -> Period:
+    """``grounded`` is the longest of the grounded periods before, if there was one."""
     counts = [one.counts for one in measured]
     found, detectable = grounded_share(counts), detectable_share(counts)
     fitted = min((one.num_fitted for one in measured if one.num_fitted is not None), default=None)
     if fitted is not None:
         found = GroundedShare(found.share, found.low, high_with_unseen(found.high, fitted))
         detectable = high_with_unseen(detectable, fitted)
+    as_at = None
+    if grounded:
+        likewise = share_of_strength(counts, strengths([one.counts for one in grounded]))
+        if likewise.share < found.share:
+            found, as_at = likewise, (grounded[0].step, grounded[-1].step)
     named = name_regime(found, Entropies.median([one.entropies for one in measured]))
     first = measured[0].step
     return Period(
@@ -212,5 +244,6 @@ def _period(measured: Sequence[_Measured], before: Period | None) -> Period:
         num_traces=round(sum(one.traces for one in counts)),
         num_prompts=max(one.prompts for one in counts),
         num_steps=len(measured),
+        as_at=as_at,
         num_fitted=fitted,
     )

@@ -110,10 +110,23 @@ def grounded_share(batches: Iterable[RankCounts], *, inflation: float = 1.0) -> 
 
     ``inflation`` is how many times as much the ranks vary as those of independent traces would.
     """
-    profile_S = _fit(_pooled(batches))[0]
-    inside = np.flatnonzero(profile_S >= profile_S.max() - DROP * inflation)
-    best = float(SHARES_S[profile_S.argmax()]) if profile_S.any() else 0.0
-    return GroundedShare(best, float(SHARES_S[inside[0]]), float(SHARES_S[inside[-1]]))
+    return _interval(_fit(_pooled(batches))[0], DROP * inflation)
+
+
+def strengths(batches: Iterable[RankCounts]) -> FloatArray:
+    """The weights of ``STRENGTHS`` at the best share: how grounded the grounded traces are."""
+    profile_S, weight_SM = _fit(_pooled(batches))
+    return np.asarray(weight_SM[int(profile_S.argmax())])
+
+
+def share_of_strength(batches: Iterable[RankCounts], weight_M: FloatArray) -> GroundedShare:
+    """The share of traces as grounded as ``strengths`` says, if the others are not at all."""
+    profile_S = np.zeros(len(SHARES_S))
+    for one in _pooled(batches):
+        ranks_B = weight_M @ _ranks_of_grounded(one.prompts, one.edges)
+        chance_SB = (1.0 - SHARES_S[:, None]) * _null(one) + SHARES_S[:, None] * ranks_B
+        profile_S += np.log(np.maximum(chance_SB, TINY)) @ np.array(one.counts)
+    return _interval(profile_S, DROP)
 
 
 def detectable_share(batches: Iterable[RankCounts]) -> float:
@@ -223,6 +236,12 @@ def _pooled(batches: Iterable[RankCounts]) -> tuple[RankCounts, ...]:
         key = (one.prompts, one.edges)
         totals[key] = totals.get(key, 0.0) + np.array(one.counts)
     return tuple(RankCounts(*key, tuple(found.tolist())) for key, found in totals.items())
+
+
+def _interval(profile_S: FloatArray, drop: float) -> GroundedShare:
+    inside = np.flatnonzero(profile_S >= profile_S.max() - drop)
+    best = float(SHARES_S[profile_S.argmax()]) if profile_S.any() else 0.0
+    return GroundedShare(best, float(SHARES_S[inside[0]]), float(SHARES_S[inside[-1]]))
 
 
 @lru_cache(maxsize=256)

@@ -105,6 +105,16 @@ def _main(run: Run) -> list[PageChart]:
     return [
         PageChart("success", "Success", success, unit="share", floor=0.0, ceiling=1.0),
         PageChart(
+            "grounded",
+            "Grounded share",
+            [ChartLine(f"{stem}grounded_share", "grounded")],
+            [ChartLine(f"{stem}grounded_share_detectable", "smallest that would show")],
+            "share of traces",
+            0.0,
+            1.0,
+            "How many traces carry information about their prompt.",
+        ),
+        PageChart(
             "retrieval",
             "Retrieval accuracy",
             [ChartLine(f"{stem}retrieval_accuracy", "retrieval")],

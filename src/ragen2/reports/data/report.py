@@ -126,6 +126,16 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "certainty": verdict.certainty,
         "next": verdict.next,
         "evidence": [asdict(one) for one in verdict.evidence],
+        "prompts": [
+            {
+                "label": one.label,
+                "step": one.step,
+                "scope": one.scope,
+                "share": short(one.share),
+                "num_traces": one.num_traces,
+            }
+            for one in verdict.prompts
+        ],
     }
 
 

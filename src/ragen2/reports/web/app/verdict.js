@@ -14,7 +14,7 @@ const verdictPart = {
     glanceMetrics(run),
   ],
   build(run) {
-    const { word, tone, text, certainty, next, evidence } = run.verdict;
+    const { word, tone, text, certainty, next, evidence, prompts } = run.verdict;
     return el(
       "section",
       { class: "part stack", id: "verdict", "aria-labelledby": "verdict-title" },
@@ -46,6 +46,7 @@ const verdictPart = {
                 { class: "evidence" },
                 evidence.map((one) => evidenceLine(run, one)),
               ),
+              promptList(run, prompts || []),
             )
           : null,
       ),
@@ -88,11 +89,43 @@ function evidenceLine(run, { head, text, metric, tone }) {
   );
 }
 
+// Prompts whose reasoning ignores them; each opens one of its traces.
+function promptList(run, prompts) {
+  if (!prompts.length) return null;
+  return el(
+    "div",
+    {},
+    el("h3", {}, "Prompts whose reasoning ignores them"),
+    el(
+      "ul",
+      { class: "evidence" },
+      prompts.map((one) => {
+        const words = `${one.label}, step ${one.step}: ${Math.round(100 * one.share)}% of ${plural(one.num_traces, "trace")} grounded`;
+        const scores = run.scores.find(({ step, scope }) => step === one.step && scope === one.scope);
+        const button =
+          scores &&
+          el("button", { type: "button", class: "link", onclick: () => openPrompt(scores, one.label) }, words);
+        return el("li", {}, icon("bad"), button || el("span", {}, words));
+      }),
+    ),
+  );
+}
+
+function openPrompt(scores, label) {
+  const show = (block) => {
+    const p = block.prompts.findIndex((prompt) => prompt.label === label);
+    openCell(block, block.owner_N.indexOf(p), p);
+  };
+  const fail = (error) => openDrawer(label, el("p", { role: "alert" }, `It could not be loaded: ${error.message}`));
+  loadBlock(scores.block).then(show, fail);
+}
+
 // The few numbers that the verdict turns on, each with its way over the run.
 function glanceMetrics(run) {
   const scope = run.plane?.y_metric.replace(/[^/]*$/, "") ?? "";
   const wanted = [
     ["success", run.metrics["eval/success"] ? "eval/success" : "rollout/success"],
+    ["grounded share", `${scope}grounded_share`],
     ["retrieval", `${scope}retrieval_accuracy`],
     [`I(X;Z), ${run.plane?.y_unit}`, run.plane?.y_metric],
     [`H(Z|X), ${run.plane?.x_unit}`, run.plane?.x_metric],
