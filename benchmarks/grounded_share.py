@@ -181,7 +181,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     """Markdown, one table per source: mean intervals, coverage, undecided and wrong verdicts."""
     heads = ["P x G", *(f"{share:.0%}" for share in SHOWN), "covered", "undecided", "wrong"]
     lines = []
-    for kind in DRAWS:
+    for kind in [one for one in DRAWS if any(row["kind"] == one for row in rows)]:
         lines += ["", f"`{kind}`:", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for size in SIZES:
             of_size = {

@@ -239,9 +239,18 @@ def _pooled(batches: Iterable[RankCounts]) -> tuple[RankCounts, ...]:
 
 
 def _interval(profile_S: FloatArray, drop: float) -> GroundedShare:
-    inside = np.flatnonzero(profile_S >= profile_S.max() - drop)
+    """Ends lie where the profile crosses the least likelihood, between two of the shares that were tried."""
+    least = float(profile_S.max()) - drop
+    inside = np.flatnonzero(profile_S >= least)
     best = float(SHARES_S[profile_S.argmax()]) if profile_S.any() else 0.0
-    return GroundedShare(best, float(SHARES_S[inside[0]]), float(SHARES_S[inside[-1]]))
+
+    def end(last: int, beyond: int) -> float:
+        if not 0 <= beyond < len(SHARES_S):
+            return float(SHARES_S[last])
+        part = (profile_S[last] - least) / (profile_S[last] - profile_S[beyond])
+        return float(SHARES_S[last] + part * (SHARES_S[beyond] - SHARES_S[last]))
+
+    return GroundedShare(best, end(inside[0], inside[0] - 1), end(inside[-1], inside[-1] + 1))
 
 
 @lru_cache(maxsize=256)
