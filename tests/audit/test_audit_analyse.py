@@ -159,7 +159,7 @@ def test_few_replies_that_quote_their_prompt_are_grounded_and_others_are_no_coll
         step = audited(path).steps[0]
         assert step.regime == regime
         assert step.metrics[f"{FIRST}fitted_traces"] == 0.0
-    assert step.note.endswith("log at least 3 replies per prompt, or pass --model")
+    assert step.note.endswith("log at least 6 per prompt, or pass --model")
 
 
 def test_a_long_reasoning_is_cut_and_counted(audited, tmp_path):

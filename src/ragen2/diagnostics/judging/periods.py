@@ -18,6 +18,7 @@ from ragen2.diagnostics.base import StepMetrics
 from ragen2.diagnostics.judging.regime import GROUNDED, HALF, Entropies, Regime, name_regime
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.diagnostics.metrics.grounding import (
+    FEWEST_FITTED,
     RANKS,
     GroundedShare,
     RankCounts,
@@ -39,8 +40,8 @@ SMALLEST_CHANGE = 0.1
 EVIDENCE = 6.0
 """Squared z-score that a cut needs beyond 2 log T, the price of having looked at T places."""
 ONE_SIDED = (
-    "traces share no more words with their own prompt than with others, which does not show that they "
-    "ignore it: log at least 3 replies per prompt, or pass --model"
+    "with so few replies per prompt, wording can show that reasoning is about its prompt, but not that it "
+    "is not: log at least 6 per prompt, or pass --model"
 )
 NOISE_OF_VARIETY = 0.1
 """Variance counted for "this step is diverse": one odd step is no cut, three in a row are."""
@@ -103,8 +104,9 @@ class Period:
 
     @property
     def is_one_sided(self) -> bool:
-        """Whether nothing was seen where only dependence could have been: words shared with the prompt."""
-        return self.num_fitted == 0 and self.low <= 0.0
+        """Whether nothing was seen where only dependence could have been."""
+        few = self.num_fitted is not None and self.num_fitted < FEWEST_FITTED
+        return few and self.low <= 0.0
 
 
 JUDGED_BY = frozenset(
