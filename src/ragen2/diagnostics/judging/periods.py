@@ -230,7 +230,7 @@ def _period(
     as_at = None
     if grounded:
         likewise = share_of_strength(counts, strengths([one.counts for one in grounded]))
-        if likewise.share < found.share:
+        if likewise.high < found.high:
             found, as_at = likewise, (grounded[0].step, grounded[-1].step)
     named = name_regime(found, Entropies.median([one.entropies for one in measured]))
     first = measured[0].step
