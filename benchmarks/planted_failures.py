@@ -633,8 +633,10 @@ def main() -> None:
     print(table(rows))
     if given.seed == REPORTED and given.runs == RUNS:
         write_atomically(RESULTS, json.dumps(rows, indent=1) + "\n")
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
+        before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise SystemExit(f"{PAGE} lacks the marks {BEGIN.strip()} and {END.strip()}")
         write_atomically(PAGE, f"{before}{BEGIN}{table(rows)}{END}{after}")
 
 
