@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from ragen2.config import Stops, WarningSettings
 from ragen2.diagnostics import Ema
@@ -32,19 +32,21 @@ class AlarmState(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    baseline: dict[str, float] | None = None
-    """The run's first measurement: what ``regime`` compares later ones with."""
     warning: WarningState = WarningState()
     healthy: int | None = None
     """Step of the newest checkpoint that was taken in good health."""
     pinned: tuple[int, ...] = ()
     """Steps whose checkpoints were the newest healthy ones when an alarm was raised."""
 
-    @field_validator("warning", mode="before")
+    @model_validator(mode="before")
     @classmethod
     def _of_an_older_rule(cls, value: object) -> object:
-        """Begin anew where a checkpoint holds the sums of the rule that knew no number of prompts."""
-        return {} if isinstance(value, dict) and "floor" in value else value
+        """A checkpoint of the time when regimes had a baseline: the sums of its warning begin anew."""
+        if not isinstance(value, dict):
+            return value
+        is_old = "baseline" in value or "floor" in value.get("warning", ())
+        dropped = {"baseline", "warning"} if is_old else set()
+        return {name: kept for name, kept in value.items() if name not in dropped}
 
     @property
     def protected(self) -> frozenset[int]:
@@ -65,13 +67,12 @@ def track(settings: WarningSettings, watch: AlarmState, metrics: Mapping[str, fl
     """Take what ``measure`` found at one step; an empty mapping changes nothing."""
     if not metrics:
         return watch
-    baseline = dict(metrics) if watch.baseline is None else watch.baseline
     off = settings.response == "off"
     warning = watch.warning if off else settings.update(watch.warning, metrics)
     pinned = watch.pinned
     if _is_new(watch.warning, warning) and watch.healthy is not None:
         pinned = tuple(sorted({*pinned, watch.healthy}))
-    return watch.model_copy(update={"warning": warning, "pinned": pinned, "baseline": baseline})
+    return watch.model_copy(update={"warning": warning, "pinned": pinned})
 
 
 def warning_metrics(

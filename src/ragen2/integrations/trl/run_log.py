@@ -179,13 +179,11 @@ def _with_response(settings: SNRSettings) -> WarningSettings:
 
 
 def _read_state(file: Path) -> TrainerState:
-    """The state of a checkpoint, also of one in whose file the warning and its baseline lie at the top."""
+    """The state of a checkpoint; the warning that older ones have at the top begins anew."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        if "warning" in data:
-            watch = {"warning": data.pop("warning"), "baseline": data.pop("baseline", None)}
-            data["watch"] = watch
-        return TrainerState.model_validate(data)
+        known = {name: value for name, value in data.items() if name not in {"warning", "baseline"}}
+        return TrainerState.model_validate(known)
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(f"{file} cannot be read: {reason}; resume from another one") from error
