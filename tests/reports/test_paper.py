@@ -32,7 +32,7 @@ def drawn(figure):
 def test_a_run_has_its_charts_its_plane_its_matrix_and_its_histogram(tmp_path):
     run = load(make_run(tmp_path / "run"))
     names = [one.name for one in run_figures(run)]
-    assert names[:2] == ["success", "retrieval"]
+    assert names[:2] == ["success", "grounded"]
     assert {"regime_plane", "retrieval_matrix", "variance_histogram"} <= set(names)
     written = write_figures([run], tmp_path / "out" / "figures", "svg")
     assert [path.name for path in written] == [f"{name}.svg" for name in names]

@@ -67,7 +67,7 @@ def test_a_collapsed_run_is_told_as_the_issue_asks(tmp_path):
     run = build_report([make_run(tmp_path / "run", steps=6, collapse_at=4)]).data["runs"][0]
     assert run["verdict"]["word"] == "Template collapse since step 4"
     assert run["verdict"]["text"].startswith(
-        "0% of reasoning traces are about their prompt, 100% at step 1 to 3. "
+        "0% of reasoning traces are as much about their prompt as at steps 1 to 3. "
     )
     assert "filter.kind=top_p" in run["verdict"]["next"]
     assert run["verdict"]["certainty"].startswith("95% interval 0% to ")

@@ -47,7 +47,7 @@ def test_every_question_is_a_line_with_its_answer_date_and_curve():
     assert [one.tone for one in lines] == ["unknown", "unknown", "unknown", "bad", "unknown"]
     assert lines[3].metric == f"{FIRST}grounded_share"
     assert lines[3].text == (
-        "0% of reasoning traces are about their prompt, 100% at step 130 to 139."
+        "0% of reasoning traces are as much about their prompt as at steps 130 to 139."
     )
 
 

@@ -115,9 +115,11 @@ def test_a_policy_that_names_what_it_sees_is_grounded():
     assert all(math.isfinite(value) for value in verdict.metrics.values())
 
 
-def test_a_policy_that_writes_the_same_for_all_is_a_template():
+def test_a_policy_that_writes_the_same_for_all_has_no_grounded_reasoning():
     verdict = assess(config(), ScriptedPolicy(lambda p, rng: "who knows</think><answer>x</answer>"))
-    assert verdict.regime == "template_collapse"
+    assert verdict.metrics["collapse/first_turn/grounded_share"] == 0.0
+    assert verdict.metrics["collapse/first_turn/num_prompts"] == 2.0
+    assert verdict.regime == "undecided", "two prompts cannot tell a half from none"
     assert verdict.metrics["collapse/first_turn/retrieval_above_chance"] == 0.0
 
 
