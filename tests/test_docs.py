@@ -412,7 +412,8 @@ def test_every_metric_of_a_run_is_documented_and_the_other_way_round(
     runs = (short_run, ppo_run, seeing_run)
     emitted = {name for one in runs for name in emitted_metrics(one)}
     assert emitted - documented_metrics() == set(), "emitted, but not in docs/metrics.md"
-    assert documented_metrics() - emitted == set(), "in docs/metrics.md, but not emitted"
+    large = {f"collapse/SCOPE/retrieval_accuracy@{rank}" for rank in (16, 32)}  # of many prompts
+    assert documented_metrics() - emitted == large, "in docs/metrics.md, but not emitted"
 
 
 def test_every_phase_of_a_step_is_documented(short_run, ppo_run):

@@ -40,6 +40,7 @@ def test_each_corner_of_the_plane_has_its_name(grounded, entropy_seq, name):
         (0.9, 0.3, 1.0, Regime.DIVERSE_GROUNDED),
         (0.6, 0.5, 0.8, Regime.DIVERSE_GROUNDED),
         (0.6, 0.48, 0.8, Regime.PARTIAL),
+        (0.6, 0.55, 0.7, Regime.PARTIAL),
         (0.3, 0.1, 0.5, Regime.PARTIAL),
         (0.3, 0.1, 0.48, Regime.WEAK),
         (0.0, 0.0, 0.5, Regime.TEMPLATE_COLLAPSE),

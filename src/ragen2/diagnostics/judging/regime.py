@@ -3,7 +3,7 @@
 The grounded share with its 95% interval [low, high] decides:
 
     undecided   low is 0 and high above a half, or low is below a quarter and high above three quarters
-    grounded    low is at least a half, or the estimate at least three quarters
+    grounded    high is at least three quarters, and the estimate too or low at least a half
     collapsed   low is 0, so that high is at most a half; or high is at most 15%
     weak        high is below a half
     partial     anything else
@@ -100,7 +100,7 @@ def name_regime(found: GroundedShare, entropies: Entropies) -> Regime:
     if (found.low <= 0.0 and found.high > HALF) or (found.low < FEW and found.high > MOST):
         return Regime.UNDECIDED
     is_diverse = entropies.is_diverse
-    if found.low >= HALF or found.share >= MOST:
+    if found.high >= MOST and (found.low >= HALF or found.share >= MOST):
         return Regime.DIVERSE_GROUNDED if is_diverse else Regime.COMPRESSED_GROUNDED
     if found.low <= 0.0 or found.high <= HARDLY:
         return Regime.TEMPLATE_COLLAPSE if is_diverse else Regime.LOW_ENTROPY_COLLAPSE
