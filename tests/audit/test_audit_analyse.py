@@ -13,7 +13,7 @@ from ragen2.diagnostics import reward_spread
 from ragen2.diagnostics.judging.examination import UNDECIDED
 from ragen2.reports.load import as_run
 from ragen2.reports.verdict import judge
-from ragen2.runs.scores import ScoreRecord
+from ragen2.runs.scores import ScoreRecord, write_scores
 
 FIRST = "collapse/first_turn/"
 
@@ -53,6 +53,21 @@ def test_the_verdict_is_of_the_last_step_and_says_since_when(audited, tmp_path):
     assert [one.regime for one in record.steps[:3]] == ["diverse_grounded"] * 3
     assert (record.regime, record.regime_since) == ("template_collapse", 4)
     assert ("template_collapse", 4) in [(one.name, one.since_step) for one in record.failures]
+
+
+def test_half_of_the_prompts_lost_from_step_seven_on_is_told_with_its_prompts(audited, tmp_path):
+    healthy = make_rollouts(steps=range(1, 7), tasks=6, members=8)
+    later = make_rollouts(steps=range(7, 13), tasks=6, members=8)
+    lost = make_rollouts(steps=range(7, 13), tasks=6, members=8, grounded=False)
+    mixed = [b if b.task < 3 else a for a, b in zip(later, lost, strict=True)]
+    rows = [verl_row(one) for one in (*healthy, *mixed)]
+    kept: list[ScoreRecord] = []
+    record = audited(write_jsonl(tmp_path / "log.jsonl", rows), keep_scores=kept.append)
+    assert (record.regime, record.regime_since) == ("partial", 7)
+    for one in kept:
+        write_scores(tmp_path, one)
+    named = judge(as_run(record, tmp_path)).prompts
+    assert {one.text.partition("Board ")[2][0] for one in named} == {"0", "1", "2"}
 
 
 def test_a_log_says_when_its_reasoning_lost_the_prompt(audited, tmp_path):

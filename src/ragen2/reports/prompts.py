@@ -48,7 +48,11 @@ def ungrounded_prompts(run: Run) -> tuple[UngroundedPrompt, ...]:
                 continue
             owner_N = np.array(scores.owner)
             logp_NP = np.array(scores.logp, dtype=np.float64)
-            share_P = grounded_by_prompt(ScoreMatrix(logp_NP, np.array(scores.length), owner_N))
+            share_P = grounded_by_prompt(
+                ScoreMatrix(logp_NP, np.array(scores.length), owner_N),
+                found[-1].share,
+                np.array(found[-1].strengths),
+            )
             for column, traces in zip(*np.unique(owner_N, return_counts=True), strict=True):
                 text = scores.prompts[column]
                 before = seen.get(text)

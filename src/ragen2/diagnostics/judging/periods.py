@@ -69,6 +69,8 @@ class Period:
     as_at: tuple[int, int] | None = None
     """First and last step of the longest grounded period before: the share is of traces as grounded as
     those were. None where there was none, or where all that are grounded are as much so."""
+    strengths: tuple[float, ...] = ()
+    """Weights of ``grounding.STRENGTHS`` in the traces that the share counts."""
     num_fitted: float | None = None
     """Without a model: other traces of its prompt that each was compared with; 0 where only the words of
     the prompt were."""
@@ -227,11 +229,13 @@ def _period(
     if fitted is not None:
         found = GroundedShare(found.share, found.low, high_with_unseen(found.high, fitted))
         detectable = high_with_unseen(detectable, fitted)
-    as_at = None
+    as_at, weight_M = None, strengths(counts)
     if grounded:
-        likewise = share_of_strength(counts, strengths([one.counts for one in grounded]))
+        before_M = strengths([one.counts for one in grounded])
+        likewise = share_of_strength(counts, before_M)
         if likewise.high < found.high:
-            found, as_at = likewise, (grounded[0].step, grounded[-1].step)
+            found, weight_M = likewise, before_M
+            as_at = (grounded[0].step, grounded[-1].step)
     named = name_regime(found, Entropies.median([one.entropies for one in measured]))
     first = measured[0].step
     return Period(
@@ -247,5 +251,6 @@ def _period(
         num_prompts=max(one.prompts for one in counts),
         num_steps=len(measured),
         as_at=as_at,
+        strengths=tuple(weight_M.tolist()),
         num_fitted=fitted,
     )

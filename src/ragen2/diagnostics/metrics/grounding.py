@@ -190,17 +190,22 @@ def measure_grounding(matrix: ScoreMatrix, *, by_prompt: bool) -> dict[str, floa
     } | {f"retrieval_accuracy@{k}": float(credit(better_N, tied_N, k).mean()) for k in further}
 
 
-def grounded_by_prompt(matrix: ScoreMatrix) -> FloatArray:
-    """How much of each prompt's reasoning is grounded, by the ranks of its traces; NaN where it has none."""
+def grounded_by_prompt(
+    matrix: ScoreMatrix, share: float | None = None, weight_M: FloatArray | None = None
+) -> FloatArray:
+    """How much of each prompt's reasoning is grounded, by the ranks of its traces; NaN where it has none.
+
+    ``share`` and the weights of its strengths are those of a whole period; left out, of this batch.
+    """
     better_N, tied_N, counts = _ranks(matrix)
     if counts is None:
         return np.full(matrix.logp_NP.shape[1], np.nan)
     profile_S, weight_SM = _fit((counts,))
     best = int(profile_S.argmax())
-    grounded_B = SHARES_S[best] * (
-        weight_SM[best] @ _ranks_of_grounded(counts.prompts, counts.edges)
-    )
-    chance_B = grounded_B / np.maximum(grounded_B + (1.0 - SHARES_S[best]) * _null(counts), TINY)
+    of_all = float(SHARES_S[best]) if share is None else share
+    weights = weight_SM[best] if weight_M is None else weight_M
+    grounded_B = of_all * (weights @ _ranks_of_grounded(counts.prompts, counts.edges))
+    chance_B = grounded_B / np.maximum(grounded_B + (1.0 - of_all) * _null(counts), TINY)
     within_NB = np.stack([credit(better_N, tied_N, last) for last in counts.edges], axis=1)
     chance_N = np.diff(within_NB, axis=1, prepend=0.0) @ chance_B
     traces_P = np.bincount(matrix.owner_N, minlength=matrix.logp_NP.shape[1])
