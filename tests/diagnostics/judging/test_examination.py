@@ -77,7 +77,7 @@ def test_a_healthy_run_answers_yes_to_everything():
     )
     assert found.text == (
         "Held-out success went from 10% to 50% (step 0 to 40). "
-        "84% of reasoning traces are about their prompt."
+        "78% of reasoning traces are about their prompt."
     )
     assert found.next == "Go on."
 

@@ -7,8 +7,8 @@ mixed with free weights, because traces differ in how much they say. With share 
 
     (1 - s) / P  +  s sum_m w_m h_m(r)
 
-The estimate maximises the likelihood over s and w; the interval has all s whose profile likelihood, maximised
-over w, is near that maximum. The weakest strength is the definition of grounded: such a trace prefers its own
+The interval has all s whose profile likelihood, maximised over w, is near the maximum; the estimate is the
+smallest that is very near. The weakest strength is the definition of grounded: such a trace prefers its own
 prompt to another in three of four cases. Below it nothing tells "all traces, hardly" from "none".
 
 Ranks of several batches add up, so steps are pooled by giving them together.
@@ -38,6 +38,9 @@ ITERATIONS = 300
 DROP = 2.7
 """Loss of log-likelihood up to which a share is in the interval: the 98% point of chi-squared (half of 5.4),
 which covers in 95% of cases where the estimate lies at an end of the range or the strengths are off."""
+SPARING = 0.2
+"""Loss of log-likelihood up to which a smaller share is the estimate: weakly grounded traces can nearly
+stand for ungrounded ones, and where both explain the ranks the likeliest share is too large by a tenth."""
 REACH_X = np.linspace(-8.0, 12.0, 1001)
 """Where the normal densities are summed: beyond, less than 1e-14 of them lies."""
 TINY = 1e-300
@@ -119,7 +122,7 @@ def grounded_share(batches: Iterable[RankCounts], *, inflation: float = 1.0) -> 
 def strengths(batches: Iterable[RankCounts]) -> FloatArray:
     """The weights of ``STRENGTHS`` at the best share: how grounded the grounded traces are."""
     profile_S, weight_SM = _fit(_pooled(batches))
-    return np.asarray(weight_SM[int(profile_S.argmax())])
+    return np.asarray(weight_SM[_best(profile_S)])
 
 
 def share_of_strength(batches: Iterable[RankCounts], weight_M: FloatArray) -> GroundedShare:
@@ -201,7 +204,7 @@ def grounded_by_prompt(
     if counts is None:
         return np.full(matrix.logp_NP.shape[1], np.nan)
     profile_S, weight_SM = _fit((counts,))
-    best = int(profile_S.argmax())
+    best = _best(profile_S)
     of_all = float(SHARES_S[best]) if share is None else share
     weights = weight_SM[best] if weight_M is None else weight_M
     grounded_B = of_all * (weights @ _ranks_of_grounded(counts.prompts, counts.edges))
@@ -250,7 +253,7 @@ def _interval(profile_S: FloatArray, drop: float) -> GroundedShare:
     """Ends lie where the profile crosses the least likelihood, between two of the shares that were tried."""
     least = float(profile_S.max()) - drop
     inside = np.flatnonzero(profile_S >= least)
-    best = float(SHARES_S[profile_S.argmax()]) if profile_S.any() else 0.0
+    best = float(SHARES_S[_best(profile_S)])
 
     def end(last: int, beyond: int) -> float:
         if not 0 <= beyond < len(SHARES_S):
@@ -259,6 +262,11 @@ def _interval(profile_S: FloatArray, drop: float) -> GroundedShare:
         return float(SHARES_S[last] + part * (SHARES_S[beyond] - SHARES_S[last]))
 
     return GroundedShare(best, end(inside[0], inside[0] - 1), end(inside[-1], inside[-1] + 1))
+
+
+def _best(profile_S: FloatArray) -> int:
+    """Place of the estimate: the smallest share that is nearly as likely as the likeliest."""
+    return int(np.flatnonzero(profile_S >= profile_S.max() - SPARING)[0])
 
 
 @lru_cache(maxsize=256)
