@@ -107,13 +107,6 @@ def name_regime(found: GroundedShare, entropies: Entropies) -> Regime:
     return Regime.WEAK if found.high < HALF else Regime.PARTIAL
 
 
-def can_tell(num_traces: float, num_prompts: float) -> bool:
-    """Whether perfect retrieval would be significant: its chance is one in the number of assignments."""
-    each = num_traces / num_prompts
-    log_chance = num_prompts * math.lgamma(each + 1.0) - math.lgamma(num_traces + 1.0)
-    return log_chance <= math.log(SIGNIFICANT)
-
-
 def explain_regime(metrics: Mapping[str, float]) -> str:
     """Why ``regime`` gave its verdict, in one line with the numbers."""
     name = regime(metrics).value.replace("_", " ")

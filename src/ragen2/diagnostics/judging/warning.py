@@ -28,7 +28,7 @@ from typing import Literal
 from pydantic import Field
 
 from ragen2.component import Settings
-from ragen2.diagnostics.judging.regime import can_tell
+from ragen2.diagnostics.judging.regime import SIGNIFICANT
 from ragen2.diagnostics.statistics.resampling import Z95
 
 LARGEST = 3.0
@@ -211,7 +211,7 @@ def _weigh(state: WarningState, metrics: Mapping[str, float]) -> WarningState:
     """
     if "retrieval_p_value" not in metrics or "mi_p_value" not in metrics:
         return replace(state, is_grounded=True)
-    if not can_tell(metrics["num_traces"], metrics["num_prompts"]):
+    if not _can_tell(metrics["num_traces"], metrics["num_prompts"]):
         return state
     better = min(metrics["retrieval_p_value"], metrics["mi_p_value"])
     evidence = min(DECIDED, max(-DECIDED, state.evidence + math.log(FLOOR / better)))
@@ -400,3 +400,10 @@ def _absence(state: WarningState) -> str:
         f"{state.num} measurements it is at chance, with at most "
         f"{_highest_above_chance(state):.0%} of the possible retrieval above it (95%)"
     )
+
+
+def _can_tell(num_traces: float, num_prompts: float) -> bool:
+    """Whether perfect retrieval would be significant: its chance is one in the number of assignments."""
+    each = num_traces / num_prompts
+    log_chance = num_prompts * math.lgamma(each + 1.0) - math.lgamma(num_traces + 1.0)
+    return log_chance <= math.log(SIGNIFICANT)
