@@ -104,7 +104,11 @@ class Examination:
         else:
             parts += [f"{one.text}." for one in self._severe]
             told = [one for one in self.answers if one.question in _TOLD and not self._severe]
-            parts += [one.text for one in told]
+            # A log without evaluations need not begin with what it lacks; `certainty` names it.
+            parts += [one.text for one in told if one.status is not Status.UNKNOWN or one.metric]
+            parts += [
+                one.text for one in told if one.question is Question.GROUNDED and not one.metric
+            ]
         besides = [one for one in self.failures if verdict is not None or one not in self._severe]
         if besides:
             names = ", ".join(one.name.replace("_", " ") for one in besides)
@@ -178,7 +182,8 @@ class Examination:
 
 
 TO_KNOW = {
-    Question.GROUNDED: "Score more prompts with several replies each: `--set rollout.prompts=16`.",
+    Question.GROUNDED: "Compare more prompts with at least 6 replies each: log them, or train with "
+    "`--set rollout.prompts=16`; on a log `--model` needs fewer.",
     Question.LEARNT: "Evaluate on held-out tasks: `ragen2 eval MODEL --env NAME`.",
     Question.REWARDED: "See what one batch pays: `ragen2 preflight RUN.toml`.",
     Question.PARSES: "Log which replies are valid, or switch on the diagnostic `surface`.",
