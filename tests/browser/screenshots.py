@@ -163,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--only", default="", help="pictures whose name begins so")
     asked = parser.parse_args(arguments)
+    asked.runs = asked.runs.resolve()  # a browser takes whole addresses
     asked.runs.mkdir(parents=True, exist_ok=True)
     PICTURES.mkdir(parents=True, exist_ok=True)
     wanted = [picture for picture in STATES if picture.name.startswith(asked.only)]

@@ -4,7 +4,7 @@ The grounded share with its 95% interval [low, high] decides:
 
     undecided   low is 0 and high above a half, or low is below a quarter and high above three quarters
     grounded    high is at least three quarters, and the estimate too or low at least a half
-    collapsed   low is 0, so that high is at most a half; or high is at most 15%
+    collapsed   low is 0, so that high is at most a half; or estimate at most a tenth, high at most a quarter
     weak        high is below a half
     partial     anything else
 """
@@ -23,7 +23,7 @@ SIGNIFICANT = 0.01
 """P-value at or below which a null is rejected, here and in the detectors."""
 HALF = 0.5
 """Share of traces that divides grounded from not; a log must be able to show it."""
-HARDLY = 0.15
+HARDLY = 0.1
 """Share that counts as none: a template that keeps a trace of some prompts."""
 FEW, MOST = 0.25, 0.75
 """An interval that reaches from below the first to above the second tells nothing."""
@@ -102,7 +102,7 @@ def name_regime(found: GroundedShare, entropies: Entropies) -> Regime:
     is_diverse = entropies.is_diverse
     if found.high >= MOST and (found.low >= HALF or found.share >= MOST):
         return Regime.DIVERSE_GROUNDED if is_diverse else Regime.COMPRESSED_GROUNDED
-    if found.low <= 0.0 or found.high <= HARDLY:
+    if found.low <= 0.0 or (found.share <= HARDLY and found.high <= FEW):
         return Regime.TEMPLATE_COLLAPSE if is_diverse else Regime.LOW_ENTROPY_COLLAPSE
     return Regime.WEAK if found.high < HALF else Regime.PARTIAL
 
