@@ -131,7 +131,7 @@ REMEDIES: dict[Cause, Remedy] = {
         "`--set algorithm.entropy_coefficient=0.001`.",
     ),
     Cause.PARTIAL_COLLAPSE: Remedy(
-        "Part of the reasoning has collapsed",
+        "Part of the reasoning is not about its prompt",
         "Part of the traces are a template, the others are still about their prompt.",
         "Filter, or keep less than now, before the rest goes too: "
         "`--set filter.kind=top_p --set filter.mass=0.8 --set warning.response=checkpoint`.",
