@@ -20,11 +20,15 @@ def test_no_plain_case_is_undecided_and_none_is_named_wrong():
     rows = json.loads(RESULTS.read_text())
     assert {row["repetitions"] for row in rows} == {200}
     assert max(row["wrong"] for row in rows) <= 4, "2% of 200"
+    # Without a model half of the traces are fitted to, so it takes twice as many.
+    enough = {"tabular": 128, "embedded": 128, "text": 256}
     plain = [
         row
         for row in rows
-        if row["prompts"] * row["traces"] >= 128 and row["share"] in {0.0, 0.1, 0.8, 0.9, 1.0}
+        if row["prompts"] * row["traces"] >= enough[row["kind"]]
+        and row["share"] in {0.0, 0.1, 0.2, 0.8, 0.9, 1.0}
     ]
+    assert len(plain) == 6 * (3 + 3 + 2)
     assert max(row["verdicts"].get("undecided", 0) for row in plain) <= 4
 
 
