@@ -200,12 +200,38 @@ def memory_table(found: Found) -> str:
     return table(columns, rows, words=2)
 
 
+def lora_table(found: Found) -> str:
+    """Seconds and peaks of whole steps; a case that did not run says why."""
+    rows = [
+        (
+            label,
+            *one["case"].split(":"),
+            f"{one['card_gib']}" if one.get("card_gib") else "-",
+            *(
+                (one["error"], "-", "-", "-")
+                if "error" in one
+                else (
+                    one["trained"],
+                    f"{one['seconds']:.1f}",
+                    "-" if one["peak_gib"] is None else f"{one['peak_gib']:.1f}",
+                    "-" if one["peak_gib"] is None else f"{one['peak_reserved_gib']:.1f}",
+                )
+            ),
+        )
+        for label, each in found
+        for one in each["cases"]
+    ]
+    columns = ("machine", "shape", "way", "GiB of the card", "trained weights", "seconds per step")
+    return table((*columns, "peak GiB", "taken by torch, GiB"), rows, words=3)
+
+
 TABLES: dict[str, tuple[str, Callable[[Found], str]]] = {
     "rollout": ("rollout", rollout_table),
     "agreement": ("rollout", agreement_table),
     "decode": ("decode", decode_table),
     "step": ("step", step_table),
     "memory": ("update_memory", memory_table),
+    "lora": ("lora_memory", lora_table),
     "trl": ("trl", trl_table),
     "scaling": ("scaling", scaling_table),
 }

@@ -29,7 +29,7 @@ from ragen2.envs.base import HELD_OUT_SEEDS, Waits
 from ragen2.envs.deepcoder.env import DeepCoder
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.play import num_workers
+from ragen2.rollout.pool import num_workers
 from ragen2.types import Completion, Group
 
 

@@ -63,7 +63,9 @@ def make_learner(args: argparse.Namespace) -> TorchLearner:
     """A learner with the settings asked for."""
     torch.manual_seed(0)
     if args.model:
-        network = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+        network = AutoModelForCausalLM.from_pretrained(
+            args.model, dtype=torch.float32, trust_remote_code=False
+        )
     else:
         shape = {**SMOL, "num_hidden_layers": args.layers, "vocab_size": args.vocabulary}
         network = LlamaForCausalLM(LlamaConfig(**shape))

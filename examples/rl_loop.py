@@ -201,8 +201,8 @@ def train(*, steps: int, seed: int, num_held_out: int = 256) -> list[dict[str, f
     """One record per step; step 0 and the last one have the success on held-out maps."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = AutoModelForCausalLM.from_pretrained(MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, trust_remote_code=False)
     optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     env = make("FrozenLake", size=4, max_turns=5)
     held_out = [(task, 0) for task in range(num_held_out)]

@@ -130,8 +130,8 @@ class Warm:
 def start_program(folder: Path, *args: str | Path) -> Process:
     """Start ``ragen2 ARGS`` in ``folder`` and go on.
 
-    Interrupts reach it even where the tests themselves run in the background of a script, which ignores
-    them and hands that down.
+    Interrupts and hang-ups reach it even where the tests themselves run in the background of a script or
+    under nohup, which ignore them and hand that down.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "ragen2", *map(str, args)],
@@ -140,8 +140,13 @@ def start_program(folder: Path, *args: str | Path) -> Process:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a C call, no locks
+        preexec_fn=_hear_signals,  # noqa: PLW1509 - C calls, no locks
     )
+
+
+def _hear_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for(condition: Callable[[], bool], process: Process) -> None:
@@ -160,9 +165,16 @@ def records(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in one.items() if name != "seconds"} for one in found]
 
 
+def content(run: Path) -> dict[Path, bytes]:
+    """Every file but the lock, which names its last holder."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in files}
+
+
 def checkpoints(run: Path) -> list[str]:
-    """Names of everything in the folder of checkpoints."""
-    return sorted(path.name for path in (run / "checkpoints").iterdir())
+    """Names of everything in the folder of checkpoints but those that were set aside."""
+    names = (path.name for path in (run / "checkpoints").iterdir())
+    return sorted(name for name in names if not name.startswith("set_aside-"))
 
 
 def assert_refused(done: Done, folder: Path, *lines: str, left: Sequence[str] = ()) -> None:

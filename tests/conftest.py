@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from hypothesis import settings
 import command_line
 import left_out
 from ragen2.algorithms import Algorithm
+from ragen2.consent import STATE, TRUSTED
 from ragen2.diagnostics import Diagnostic
 from ragen2.envs import Env
 from ragen2.filtering import Filter
@@ -53,13 +58,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The last lines of a run say what it left out."""
+    """The last lines of a run say what it left out; what tests trust, the user does not."""
     config.pluginmanager.register(left_out.LeftOut())
+    os.environ[STATE] = tempfile.mkdtemp(prefix="ragen2-state-")
 
 
 def pytest_unconfigure() -> None:
     """The interpreter that ran programs for the tests ends with them."""
     command_line.Warm.stop()
+    shutil.rmtree(os.environ.pop(STATE), ignore_errors=True)
+
+
+@pytest.fixture
+def trusts_nothing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Where consent is kept in a test that begins without any."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv(STATE, str(folder))
+    monkeypatch.delenv(TRUSTED, raising=False)
+    return folder
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ CURES = (
     (r"playwright", "tests in a browser", PIP.format("playwright")),
     (r"Chromium", "tests in a browser", "apt-get install chromium"),
     (r"bubblewrap", "tests of the strong sandbox", "apt-get install bubblewrap"),
+    (r"container runtime", "tests of the sandbox in containers", "apt-get install runc"),
     (r"make peers|Triton|TRITON", "tests with a peer", "make peers"),
     (r"real data", "tests on real data", "RAGEN2_DATA=folder make test"),
     (r"(\w+) is not installed", "tests with {0}", PIP),

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from command_line import run_python, start_program
+from gguf_models import write_embedded_gguf
 from ragen2 import reference
 from ragen2.cli.app import app
 from ragen2.config import FAMILIES, RunConfig, default_run_file
@@ -37,6 +38,7 @@ PAGES = {
     for path in (
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         *sorted(DOCS.glob("*.md")),
         *sorted(DOCS.glob("diagnostics/*.md")),
     )
@@ -189,12 +191,19 @@ class Shell:
         assert told.startswith("watching at http://")
 
     def _pull(self, words: list[str]) -> None:
-        """No download: the name is known, and the embedded model stands in for what it brings."""
+        """No download: the name is known, and the embedded model stands in for what it brings.
+
+        It is what any GGUF file holds, too, and that is converted.
+        """
         from ragen2.backends.wheel_models import WHEEL_MODELS
 
         name, out_flag, out = words
-        assert name in WHEEL_MODELS
         assert out_flag == "--out"
+        if name.endswith(".gguf"):
+            write_embedded_gguf(self.folder / name)
+            run(["-m", "ragen2", "pull", *words], self.folder)
+            return
+        assert name in WHEEL_MODELS
         shutil.copytree(EMBEDDED, self.folder / out)
 
 
@@ -215,7 +224,7 @@ def short_run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def ppo_run(tmp_path_factory) -> Path:
-    """The shortest run with what the default leaves out: a critic, and the gradient probe."""
+    """The shortest run with what the default leaves out: a critic, the gradient probe, a curriculum."""
     folder = tmp_path_factory.mktemp("ppo")
     settings = {
         "steps": 2,
@@ -228,6 +237,7 @@ def ppo_run(tmp_path_factory) -> Path:
         "algorithm.kl_coefficient": 0.01,
         "probe.every": 2,
         "probe.buckets": 2,
+        "curriculum.mode": "adaptive",
         "evaluation.tasks": 1,
         "evaluation.probe_prompts": 0,
     }

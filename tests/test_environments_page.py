@@ -7,11 +7,14 @@ import pytest
 from ragen2.envs import Env
 from ragen2.errors import ConfigError
 from ragen2.reference import (
+    LEVELS_BEGIN,
+    LEVELS_END,
     TABLE_BEGIN,
     TABLE_END,
     built_in_kinds,
     environment_page,
     environments_table,
+    levels_table,
     with_environments,
 )
 
@@ -35,8 +38,17 @@ def test_a_row_says_how_an_environment_is():
 
 
 def test_only_the_part_between_the_marks_changes():
-    page = with_environments(f"before\n{TABLE_BEGIN}\nold\n{TABLE_END}\nafter\n")
-    assert page == f"before\n{TABLE_BEGIN}\n{environments_table()}\n{TABLE_END}\nafter\n"
+    levels = f"{LEVELS_BEGIN}\n{levels_table()}\n{LEVELS_END}\nend\n"
+    old = f"before\n{TABLE_BEGIN}\nold\n{TABLE_END}\nafter\n{LEVELS_BEGIN}{LEVELS_END}\nend\n"
+    expected = f"before\n{TABLE_BEGIN}\n{environments_table()}\n{TABLE_END}\nafter\n{levels}"
+    assert with_environments(old) == expected
+
+
+def test_a_row_names_the_levels_below_the_defaults_easiest_first():
+    rows = levels_table().splitlines()
+    assert "| FrozenLake | max_distance 1; max_distance 2; max_distance 3 |" in rows
+    assert "| Countdown | min_numbers 2, max_numbers 2; max_numbers 3 |" in rows
+    assert not [row for row in rows if "Bandit" in row]
 
 
 def test_a_page_without_marks_is_refused():

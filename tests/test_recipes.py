@@ -100,7 +100,7 @@ def test_a_tiny_model_is_trained_on_what_it_was_warmed_up_with(game):
     name = "ragen2_tiny_vl" + ("_sokoban" if game == "sokoban" else "")
     start = load_config(WarmstartConfig, find_warm_start(Path(name)))
     assert start.env == run.env
-    assert start.rollout.form == run.rollout.form
+    assert start.rollout.form(start.env) == run.rollout.form(run.env)
     assert start.rollout.history == run.rollout.history
     assert Path(run.model.path).name == name.replace("_", "-")
 

@@ -95,12 +95,21 @@ def leave(code: int) -> None:
     """
     threading._shutdown()  # type: ignore[attr-defined] - waits for threads, as at any end
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (
+            OSError
+        ) as error:  # nobody reads, or there is no room: Python says so, and ends with 120
+            sys.stderr.write(f"Exception ignored in: {stream}\n{type(error).__name__}: {error}\n")
+            code = 120
     os._exit(code)
 
 
 if __name__ == "__main__":
+    os.environ["TQDM_DISABLE"] = (
+        "1"  # as the program sets it before its imports: tqdm looks then alone
+    )
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()

@@ -12,25 +12,43 @@ import importlib.metadata
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticUserError,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from ragen2.errors import ConfigError
+from ragen2.errors import ConfigError, RagenError, told
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PLUGIN_ENTRY_POINT = "ragen2.plugins"
+LONGEST_VALUE = 200
+"""Characters that an error shows of a value."""
 _LOG = logging.getLogger(__name__)
 
 
 class Settings(BaseModel):
     """Frozen, validated settings; an unknown name is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+
+class UnknownKind(ConfigError):
+    """No member of a family has this kind, as far as is imported."""
 
 
 class Component(Settings):
@@ -38,6 +56,8 @@ class Component(Settings):
 
     family: ClassVar[str] = ""
     registry: ClassVar[dict[str, type[Component]]] = {}
+    is_checked: ClassVar[bool] = True
+    """False for one that stands in for a kind of a plug-in that was not imported."""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Settings by the names they once had, with their names now; old names are still read."""
 
@@ -86,7 +106,7 @@ class Component(Settings):
         folded = {name.lower(): member for name, member in cls.registry.items()}
         member = folded.get(kind.lower())
         if member is None:
-            raise ConfigError(f"unknown {cls.family} kind {kind!r}; {suggest(kind, cls.kinds())}")
+            raise UnknownKind(f"unknown {cls.family} kind {kind!r}; {suggest(kind, cls.kinds())}")
         return member  # type: ignore[return-value]  # the registry of a family holds only its members
 
     @classmethod
@@ -112,6 +132,35 @@ class Component(Settings):
             return member.model_validate(settings)
         except ValidationError as error:
             raise ConfigError("\n".join(explain(error, member, path))) from error
+        except (RagenError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if is_ours(member):
+                raise
+            raise ConfigError(
+                f"{cls.family} kind {kind!r} cannot be built: {told(error)}"
+            ) from error
+
+    @classmethod
+    def stand_in(cls, data: Mapping[str, Any]) -> Self:
+        """A member that keeps the settings of an unknown kind as they are, and can do nothing else."""
+
+        class StandIn(cls):  # type: ignore[valid-type, misc]  # a subclass of whichever family this is
+            model_config = ConfigDict(extra="allow")
+            is_checked = False
+
+            @model_serializer
+            def _as_given(self) -> dict[str, Any]:
+                return dict(data)
+
+        StandIn.__abstractmethods__ = frozenset()
+        made: Self = StandIn.model_construct(**data)
+        return made
+
+
+def is_ours(member: type[Component]) -> bool:
+    """Whether a component is part of the package: what goes wrong in it is a mistake of ours."""
+    return member.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -144,7 +193,13 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], path: str) -> str
     message = message.removeprefix("Input should be ").replace("a valid tuple", "a list")
     if detail["type"] == "value_error":
         return f"{name}: {message}"
-    return f"{name} must be {message}, got {detail['input']!r}"
+    return f"{name} must be {message}, got {shortened(detail['input'])}"
+
+
+def shortened(value: object) -> str:
+    """A value as it was found, in a length that can be read."""
+    shown = repr(value)
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
 
 
 def _fields_at(model: type[BaseModel], loc: list[str]) -> list[str]:
@@ -156,6 +211,19 @@ def _fields_at(model: type[BaseModel], loc: list[str]) -> list[str]:
     return [name for name in model.model_fields if name != "kind"]
 
 
+PLUGIN_FILES: set[Path] = set()
+"""Files that were imported as plug-ins."""
+
+
+class _SourceLoader(SourceFileLoader):
+    """Runs the file that the user has seen: a compiled copy beside it may hold anything."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def load_plugin(name: str) -> None:
     """Import a module by name, or a file by path, so that its components register themselves."""
     if name.endswith(".py"):
@@ -165,29 +233,47 @@ def load_plugin(name: str) -> None:
         module_name = f"ragen2_plugin_{path.stem}"
         if module_name in sys.modules and sys.modules[module_name].__file__ == str(path.resolve()):
             return
-        spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+        file = str(path.resolve())
+        loader = _SourceLoader(module_name, file)
+        spec = importlib.util.spec_from_file_location(module_name, file, loader=loader)
         if spec is None or spec.loader is None:
             raise ConfigError(f"plugin file {name} cannot be imported as Python")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
+        PLUGIN_FILES.add(Path(file))
         try:
-            spec.loader.exec_module(module)
-        except BaseException as error:
+            with _importing(f"plugin file {name}"):
+                spec.loader.exec_module(module)
+        except BaseException:
             del sys.modules[module_name]  # a plug-in that failed must not pass for loaded next time
-            if isinstance(error, SyntaxError | ImportError | PydanticUserError):
-                message = " ".join(str(error).partition("\n")[0].split())
-                raise ConfigError(f"plugin file {name} cannot be imported: {message}") from error
             raise
         return
+    with _importing(f"plugin {name!r}", "; give an installed module or a .py path"):
+        module = importlib.import_module(name)
+    PLUGIN_FILES.add(Path(str(module.__file__)))
+
+
+@contextmanager
+def _importing(plugin: str, cure: str = "") -> Iterator[None]:
+    """Whatever a plug-in raises while it is imported, ``SystemExit`` included, is one line."""
     try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"plugin {name!r} cannot be imported ({error}); give an installed module or a .py path"
-        ) from error
+        yield
+    except (RagenError, KeyboardInterrupt):
+        raise
+    except (SyntaxError, ImportError, PydanticUserError) as error:
+        message = " ".join(str(error).partition("\n")[0].split())
+        raise ConfigError(f"{plugin} cannot be imported: {message}{cure}") from error
+    except BaseException as error:
+        raise ConfigError(f"{plugin} cannot be imported: {told(error)}{cure}") from error
+
+
+def installed_plugins() -> importlib.metadata.EntryPoints:
+    """Every plug-in that installed packages announce under ``ragen2.plugins``; none is imported."""
+    return importlib.metadata.entry_points(group=PLUGIN_ENTRY_POINT)
 
 
 def load_installed_plugins() -> None:
-    """Import every plug-in that installed packages announce under ``ragen2.plugins``."""
-    for entry in importlib.metadata.entry_points(group=PLUGIN_ENTRY_POINT):
-        entry.load()
+    """Import every one of them."""
+    for entry in installed_plugins():
+        with _importing(f"installed plugin {entry.name}", "; mend it or uninstall its package"):
+            entry.load()

@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -29,13 +30,19 @@ from pydantic import (
 from ragen2.algorithms import GRPO, Algorithm
 from ragen2.backends.settings import LearnerSettings, ModelSettings, ServerSettings
 from ragen2.component import (
+    LONGEST_VALUE,
     Component,
     Settings,
+    UnknownKind,
     explain,
+    installed_plugins,
     load_installed_plugins,
     load_plugin,
+    shortened,
     suggest,
 )
+from ragen2.consent import PluginRule, absolute_plugins, find_risks, require_consent
+from ragen2.curriculum import Curriculum
 from ragen2.diagnostics import (
     Actions,
     Collapse,
@@ -50,8 +57,10 @@ from ragen2.diagnostics.judging.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP
+from ragen2.rollout.prompts import PromptSettings, taught_prompt
 from ragen2.rollout.settings import Rollout
 from ragen2.runs.loggers import LoggerName
+from ragen2.runs.toml_files import parse_toml, read_toml_file, refuse_excess
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -67,7 +76,7 @@ class Evaluation(Settings):
     probe_prompts: int = Field(
         8, ge=0, le=100_000, description="held-out prompts cross-scored every time; 0 is off"
     )
-    probe_traces: int = Field(8, ge=2, description="replies to each of them")
+    probe_traces: int = Field(8, ge=2, le=10_000, description="replies to each of them")
 
     @field_validator("probe_prompts")
     @classmethod
@@ -199,13 +208,21 @@ class RunConfig(Settings):
 
     seed: int = Field(0, ge=0, description="names every random stream of the run")
     steps: int = Field(200, ge=1, description="rollout-update iterations")
-    plugins: tuple[str, ...] = Field((), description="modules or .py files that bring more kinds")
+    plugins: tuple[str, ...] = Field(
+        (), description="modules, or .py files beside this one, that bring more kinds"
+    )
     loss_scale: Literal["none", "linear", "sqrt"] = Field(
         "none", description="multiply the loss by the kept ratio, its square root, or 1"
     )
     env: SerializeAsAny[Env] = Field(default_factory=FrozenLake, description="the task")
     model: ModelSettings = Field(default_factory=ModelSettings, description="the agent")
     rollout: Rollout = Field(default_factory=Rollout, description="how episodes are played")
+    prompt: PromptSettings = Field(
+        default_factory=PromptSettings, description="what the agent is shown besides observations"
+    )
+    curriculum: Curriculum = Field(
+        default_factory=Curriculum, description="how hard training tasks are"
+    )
     filter: SerializeAsAny[Filter] = Field(default_factory=TopP, description="prompts to update on")
     algorithm: SerializeAsAny[Algorithm] = Field(default_factory=GRPO, description="the loss")
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="the optimiser")
@@ -225,6 +242,25 @@ class RunConfig(Settings):
     server: ServerSettings = Field(
         default_factory=ServerSettings, description="how a served model is asked"
     )
+
+    @model_validator(mode="after")
+    def _choose_style(self) -> Self:
+        """A model of ours goes on with the prompt it was taught with, all others begin with the reference."""
+        if self.prompt.style == "auto":
+            taught = taught_prompt(self.model.path) or {"style": "reference"}
+            own = {name: getattr(self.prompt, name) for name in self.prompt.model_fields_set}
+            self.__dict__["prompt"] = PromptSettings(**{**taught, **own, "style": taught["style"]})
+        return self
+
+    @field_validator("curriculum")
+    @classmethod
+    def _curriculum_is_possible(cls, value: Curriculum, info: ValidationInfo) -> Curriculum:
+        env, rollout = info.data.get("env"), info.data.get("rollout")
+        if env is None or rollout is None or not env.is_checked:  # their mistakes are told first
+            return value
+        if problem := value.problem(env, rollout.prompts):
+            raise ValueError(problem)
+        return value
 
 
 FAMILIES: Mapping[str, type[Component]] = {
@@ -276,17 +312,45 @@ def _find(file: Path, names: list[str], otherwise: str) -> Path:
     return RECIPES / f"{file.name}.toml"
 
 
-def load_run(file: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_run(
+    file: Path | None, overrides: Sequence[str] = (), *, plugins: PluginRule = "known"
+) -> RunConfig:
     """Read a run file, an embedded recipe by its name, or the default; apply ``path=value`` overrides."""
-    return load_config(RunConfig, find_run_file(file) if file else default_run_file(), overrides)
+    found = find_run_file(file) if file else default_run_file()
+    return load_config(RunConfig, found, overrides, plugins=plugins)
 
 
-def load_config(model: type[Config], file: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read ``file`` and apply overrides, as any configuration model."""
-    data = read_toml(file, model)
+def load_config(
+    model: type[Config],
+    file: Path,
+    overrides: Sequence[str] = (),
+    *,
+    plugins: PluginRule = "known",
+) -> Config:
+    """Read ``file`` and apply overrides, as any configuration model.
+
+    A file whose code the user has not agreed to is refused; ``plugins="trust"`` agrees, and ``"skip"``
+    imports nothing: settings of kinds that are then unknown stay unchecked.
+    """
+    return resolve_config(model, read_toml(file, model), overrides, f"run file {file}", plugins)
+
+
+def resolve_config(
+    model: type[Config],
+    data: Mapping[str, Any],
+    overrides: Sequence[str],
+    source: str,
+    plugins: PluginRule,
+) -> Config:
+    """The tables of a file with overrides laid over them; ``source`` names the file."""
+    own: dict[str, Any] = {}
     for override in overrides:
-        data = with_kinds(apply_override(data, override), model)
-    return parse_config(model, data)
+        own = apply_override(own, override)
+    data = with_overrides(data, overrides, model)
+    risks = find_risks(data, own)
+    if plugins != "skip":
+        require_consent(source, risks, trust=plugins == "trust")
+    return parse_config(model, data, imports_plugins=plugins != "skip")
 
 
 def read_toml(file: Path, model: type[BaseModel] = RunConfig) -> dict[str, Any]:
@@ -295,13 +359,16 @@ def read_toml(file: Path, model: type[BaseModel] = RunConfig) -> dict[str, Any]:
     Tables get their default kinds before anything is laid over them: naming the same kind above is
     no change of kind, and must not drop the other settings.
     """
-    data = _parse_file(file)
+    data = _with_absolute_paths(_parse_file(file), file.parent)
+    if "prompt" not in data and (file.parent / "steps.jsonl").exists():
+        data["prompt"] = {"style": "brief"}  # a run of a version that had no other
     base = data.pop("base", None)
     if base is None:
         return with_kinds(data, model)
     if not isinstance(base, str):
         raise ConfigError(f"run file {file}: base must be a path to a TOML file, got {base!r}")
-    below = _parse_file(file.parent / base)
+    lower = file.parent / base
+    below = _with_absolute_paths(_parse_file(lower), lower.parent)
     if "base" in below:
         raise ConfigError(
             f"run file {file}: {base} has a base of its own; bases go one level deep, name that one"
@@ -340,29 +407,59 @@ def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
     names = [name.strip() for name in path.split(".")]
     if not separator or not all(names):
         raise ConfigError(
-            f"--set takes path=value, got {override!r}; for example --set filter.mass=0.8"
+            f"--set takes path=value, got {shortened(override)}; for example --set filter.mass=0.8"
         )
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for name in reversed(names):
-        value = {name: value}
+        value = _value(text)
+        for name in reversed(names):
+            value = {name: value}
+        refuse_excess(value)
+    except ValueError as error:
+        raise ConfigError(f"--set {path[:LONGEST_VALUE]}: {error}") from error
     return merge(copy.deepcopy(dict(data)), value)
 
 
-def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
-    """Check a dictionary against a configuration model; all mistakes are reported, one per line."""
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself."""
+    try:
+        return parse_toml(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def with_overrides(
+    data: Mapping[str, Any], overrides: Sequence[str], model: type[BaseModel] = RunConfig
+) -> dict[str, Any]:
+    """Apply overrides in their order; each may count on the default kinds of what came before."""
+    done = with_kinds(data, model)
+    for override in overrides:
+        done = with_kinds(apply_override(done, override), model)
+    return done
+
+
+def parse_config(
+    model: type[Config], data: Mapping[str, Any], *, imports_plugins: bool = True
+) -> Config:
+    """Check a dictionary against a configuration model; all mistakes are reported, one per line.
+
+    Its plug-ins are imported without a question: a dictionary is the caller's own.
+    """
     mistakes: list[str] = []
-    load_installed_plugins()
+    data = _with_absolute_paths(data, Path())
     plugins = data.get("plugins", ())
-    for plugin in plugins if isinstance(plugins, list | tuple) else ():
-        load_plugin(str(plugin))
+    names = [str(name) for name in plugins] if isinstance(plugins, list | tuple) else []
+    if imports_plugins:
+        load_installed_plugins()
+        for name in names:
+            load_plugin(name)
+    knows_all = imports_plugins or not (names or installed_plugins())
     ready: dict[str, Any] = {}
     for name, value in with_kinds(data, model).items():
         family = FAMILIES.get(name) if name in model.model_fields else None
         try:
-            ready[name] = value if family is None else _build(family, value, name)
+            ready[name] = (
+                value if family is None else _build(family, value, name, knows_all=knows_all)
+            )
         except ConfigError as error:
             mistakes.extend(str(error).splitlines())
     try:
@@ -376,15 +473,33 @@ def parse_config(model: type[Config], data: Mapping[str, Any]) -> Config:
 
 def dump_config(config: BaseModel) -> str:
     """The resolved configuration as TOML that ``load_config`` reads back to the same value."""
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    try:
+        return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    except (ValueError, TypeError) as error:  # a plug-in's
+        raise ConfigError(f"a setting has a value that no run file can hold: {error}") from error
 
 
 def changed_settings(config: BaseModel) -> dict[str, Any]:
     """The settings that differ from their defaults, as tables that ``parse_config`` reads back.
 
-    A component's table is held against the defaults of its kind, and names the kind.
+    A component's table is held against the defaults of its kind, and names the kind; the prompt against
+    that which the model would have by itself.
     """
-    return _changed(config, _defaults(type(config)))
+    defaults = _defaults(type(config))
+    if isinstance(config, RunConfig):
+        defaults["prompt"] = RunConfig(model=config.model).prompt
+    return _changed(config, defaults)
+
+
+def unchecked_kinds(config: BaseModel) -> dict[str, list[str]]:
+    """Kinds of plug-ins that were not imported, by the setting that names them."""
+    found: dict[str, list[str]] = {}
+    for name in FAMILIES.keys() & type(config).model_fields.keys():
+        value = getattr(config, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if not one.is_checked:
+                found.setdefault(name, []).append(one.kind)
+    return found
 
 
 def count_settings(tables: Any) -> int:
@@ -415,6 +530,8 @@ def _changed(config: BaseModel, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_component(component: Component) -> dict[str, Any]:
+    if not component.is_checked:
+        return component.model_dump()
     kind = component.model_dump()["kind"]
     return {"kind": kind, **_changed(component, _defaults(type(component)))}
 
@@ -424,20 +541,24 @@ def _defaults(model: type[BaseModel]) -> dict[str, Any]:
     return {name: field.get_default(call_default_factory=True) for name, field in fields}
 
 
-def _build(family: type[Component], value: Any, name: str) -> Any:
+def _build(family: type[Component], value: Any, name: str, *, knows_all: bool) -> Any:
     if name == "diagnostics":
         if not isinstance(value, list):
-            raise ConfigError(f"{name} must be a list of tables, got {value!r}; write [[{name}]]")
-        return _build_list(family, value, name)
-    return _build_one(family, value, name)
+            raise ConfigError(
+                f"{name} must be a list of tables, got {shortened(value)}; write [[{name}]]"
+            )
+        return _build_list(family, value, name, knows_all=knows_all)
+    return _build_one(family, value, name, knows_all=knows_all)
 
 
-def _build_list(family: type[Component], tables: list[Any], path: str) -> tuple[Component, ...]:
+def _build_list(
+    family: type[Component], tables: list[Any], path: str, *, knows_all: bool
+) -> tuple[Component, ...]:
     built: list[Component] = []
     mistakes: list[str] = []
     for index, table in enumerate(tables):
         try:
-            built.append(_build_one(family, table, f"{path}[{index}]"))
+            built.append(_build_one(family, table, f"{path}[{index}]", knows_all=knows_all))
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -445,12 +566,17 @@ def _build_list(family: type[Component], tables: list[Any], path: str) -> tuple[
     return tuple(built)
 
 
-def _build_one(family: type[Component], value: Any, path: str) -> Component:
+def _build_one(family: type[Component], value: Any, path: str, *, knows_all: bool) -> Component:
     if isinstance(value, Component):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} must be a table with a kind, got {value!r}")
-    return family.from_dict(value, path)
+        raise ConfigError(f"{path} must be a table with a kind, got {shortened(value)}")
+    try:
+        return family.from_dict(value, path)
+    except UnknownKind:
+        if knows_all:
+            raise
+        return family.stand_in(value)
 
 
 def _kind(table: Any) -> Any:
@@ -458,12 +584,27 @@ def _kind(table: Any) -> Any:
     return kind.lower() if isinstance(kind, str) else kind
 
 
+def _with_absolute_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Relative plug-ins and templates are beside the file that names them."""
+    plugins, prompt = data.get("plugins"), data.get("prompt")
+    named: dict[str, Any] = (
+        {"plugins": absolute_plugins(plugins, folder)} if isinstance(plugins, list) else {}
+    )
+    if (
+        isinstance(prompt, Mapping)
+        and isinstance(prompt.get("template"), str)
+        and prompt["template"]
+    ):
+        named["prompt"] = {**prompt, "template": str(folder / prompt["template"])}
+    return {**data, **named}
+
+
 def _parse_file(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml_file(file)
     except OSError as error:
         raise ConfigError(f"run file {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"run file {file} is not UTF-8 text; is it a TOML file?") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"run file {file} is not valid TOML: {error}") from error

@@ -143,6 +143,10 @@ class ChatTokenizer(Protocol):
         """Text of ids; special tokens left out."""
         ...
 
+    def with_arguments(self, arguments: Mapping[str, bool | int | float | str]) -> Self:
+        """The same with arguments for its chat template; one without a template is the same."""
+        ...
+
 
 class Sampler(Protocol):
     """Writes completions."""

@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from ragen2.component import Component
 from ragen2.config import FAMILIES, RunConfig, default_run_file
+from ragen2.curriculum import levels_of
 from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError
@@ -94,6 +95,7 @@ are the tables above{exceptions}.
 
 
 TABLE_BEGIN, TABLE_END = "<!-- begin: written by make docs -->", "<!-- end -->"
+LEVELS_BEGIN, LEVELS_END = "<!-- levels: written by make docs -->", "<!-- end of levels -->"
 TABLE_HEADER = ("Environment", "Stochastic", "Multi-turn", "State", "Reward")
 BOARD_PIXELS = 40
 """Size of a cell in the pictures of boards."""
@@ -182,15 +184,29 @@ def environments_table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def levels_table() -> str:
+    """One row per environment that has easier levels with its default settings, easiest first."""
+    rows = ["| Environment | Levels below the run's own |", "| --- | --- |"]
+    for member in built_in_kinds(Env):
+        *easier, own = levels_of(Env.from_dict({"kind": member.model_fields["kind"].default}))
+        if easier:
+            shown = "; ".join(str(level).partition(": ")[2] for level in easier)
+            rows.append(f"| {own.env.kind} | {shown} |")
+    return "\n".join(rows)
+
+
 def with_environments(page: str) -> str:
-    """The page with a fresh table of environments between its marks."""
-    before, begin, rest = page.partition(TABLE_BEGIN)
-    _, end, after = rest.partition(TABLE_END)
-    if not begin or not end:
-        raise ConfigError(
-            f"the page has no place for the table; add the lines {TABLE_BEGIN} and {TABLE_END}"
-        )
-    return f"{before}{TABLE_BEGIN}\n{environments_table()}\n{TABLE_END}{after}"
+    """The page with fresh tables of environments and of their levels between their marks."""
+    page = _with_table(page, environments_table(), TABLE_BEGIN, TABLE_END)
+    return _with_table(page, levels_table(), LEVELS_BEGIN, LEVELS_END)
+
+
+def _with_table(page: str, table: str, begin: str, end: str) -> str:
+    before, has_begin, rest = page.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise ConfigError(f"the page has no place for the table; add the lines {begin} and {end}")
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def environment_page(member: type[Env]) -> str:

@@ -113,10 +113,10 @@ class Completion:
     finish: Finish
 
     def __post_init__(self) -> None:
-        if self.ids_T.shape != self.logprobs_T.shape:
+        if self.ids_T.ndim != 1 or self.ids_T.shape != self.logprobs_T.shape:
             raise ValueError(
-                f"a completion needs one log-prob per token, got {self.ids_T.shape[0]} ids and "
-                f"{self.logprobs_T.shape[0]} log-probs"
+                f"a completion needs one log-prob per token, got {self.ids_T.size} ids and "
+                f"{self.logprobs_T.size} log-probs"
             )
 
 
@@ -152,13 +152,23 @@ class Turn:
     """Sum of the environment's rewards of this turn, without the format penalty."""
     penalty: float
     executed: tuple[str, ...]
-    """The actions that the environment really took, in order."""
+    """The actions that the environment knew and took, in order."""
+    effective: tuple[bool, ...] | None = None
+    """Which of them changed the state; None where that was not recorded."""
+    unknown: tuple[str, ...] = ()
+    """Actions that the environment does not know; they did nothing."""
     action_span: tuple[int, int] = (0, 0)
     """Half-open range of ``completion.ids_T`` between the answer's tags; empty without an action."""
     images: tuple[Image, ...] = ()
     """The images in ``prompt_ids_T``, in the order of their tokens."""
     shown_image: Image | None = None
     """What the environment showed after the actions, beside ``observation``."""
+
+    @property
+    def problem(self) -> str:
+        """Why the reply could not be executed as written, in one phrase; empty when it could."""
+        unknown = f"unknown action {self.unknown[0][:40]!r}" if self.unknown else ""
+        return self.reply.problem or unknown
 
     @property
     def shown(self) -> tuple[str, str]:

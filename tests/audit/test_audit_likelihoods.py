@@ -120,6 +120,33 @@ def test_a_server_is_asked_for_the_model_that_is_not_named(models):
         server_and_model(url)
 
 
+def test_a_key_goes_to_the_server_it_is_for_and_no_further(monkeypatch):
+    """The server sends its caller on, as one that is taken over could."""
+    seen: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            host = self.headers["Host"].partition(":")[0]
+            seen.append((host, self.headers["Authorization"]))
+            self.send_response(302 if host == "127.0.0.1" else 200)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}{self.path}")
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": [{"id": "only"}]}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("OPENAI_API_KEY", "theirs")
+    monkeypatch.setenv("RAGEN2_API_KEY", "mine")
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = server_and_model(f"http://127.0.0.1:{server.server_port}", "RAGEN2_API_KEY")
+    server.shutdown()
+    server.server_close()
+    assert found[1] == "only"
+    assert seen == [("127.0.0.1", "Bearer mine"), ("localhost", None)]
+
+
 def test_a_server_that_is_not_there_is_one_line():
     with pytest.raises(ModelError, match="does not say what it serves") as error:
         server_and_model("http://127.0.0.1:9/v1")

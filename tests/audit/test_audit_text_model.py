@@ -22,7 +22,7 @@ from ragen2.types import FloatArray
 WORDS = [f"w{index}" for index in range(30)]
 
 
-def reasonings(
+def traces_of(
     seed: int, *, prompts: int = 8, traces: int = 6, own_words: int = 0
 ) -> list[list[str]]:
     """Random words from one distribution; ``own_words`` of each reasoning are its prompt's own."""
@@ -63,7 +63,7 @@ def measured(
 
 
 def test_reasoning_that_ignores_its_prompt_is_at_chance_and_its_p_values_are_uniform():
-    found = [measured(reasonings(seed), seed=seed) for seed in range(150)]
+    found = [measured(traces_of(seed), seed=seed) for seed in range(150)]
     accuracy = np.array([one["retrieval_accuracy"] for one in found])
     assert abs(accuracy.mean() - 1 / 8) < 3 * accuracy.std() / np.sqrt(len(accuracy))
     p_values = np.sort([one["mi_p_value"] for one in found])
@@ -73,7 +73,7 @@ def test_reasoning_that_ignores_its_prompt_is_at_chance_and_its_p_values_are_uni
 
 
 def test_reasoning_that_names_its_prompt_is_found():
-    found = measured(reasonings(0, own_words=1, traces=8))
+    found = measured(traces_of(0, own_words=1, traces=8))
     assert found["retrieval_accuracy"] > 0.9
     assert max(found["mi_p_value"], found["retrieval_p_value"]) <= 0.01
     assert found["mi_estimate"] > 0.0
@@ -94,9 +94,9 @@ def test_equal_reasonings_for_everything_are_exactly_at_chance():
 
 
 def test_every_model_is_fitted_to_equally_many_and_none_is_scored_by_its_own():
-    texts = reasonings(1, prompts=3, traces=8)
+    texts = traces_of(1, prompts=3, traces=8)
     scores = scored([texts[0], texts[1][:6], texts[2]])
-    # The median prompt has 8 reasonings: 4 are fitted to, and what is left is scored.
+    # The median prompt has 8 traces: 4 are fitted to, and what is left is scored.
     assert np.bincount(scores.matrix.owner_N).tolist() == [4, 2, 4]
     changed = [*texts[2][:4], *(["quite other words"] * 4)]
     other = scored([texts[0], texts[1][:6], changed])
@@ -104,7 +104,7 @@ def test_every_model_is_fitted_to_equally_many_and_none_is_scored_by_its_own():
 
 
 def test_prompts_with_too_few_reasonings_are_left_out():
-    texts = reasonings(2, prompts=4, traces=6)
+    texts = traces_of(2, prompts=4, traces=6)
     scores = scored([texts[0], texts[1][: FEWEST_TRACES - 1], texts[2], texts[3]])
     assert scores.prompts == (0, 2, 3)
     lonely, silent = text_scores([StepTexts("ab", [texts[0], []]), StepTexts("ab", [["x"], ["y"]])])

@@ -16,8 +16,8 @@ from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import EMBEDDED, NewModel
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.envs import FrozenLake
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.reply import ReplyFormat
+from ragen2.rollout.prompts import PromptSettings, PromptWriter, TurnState
+from ragen2.rollout.settings import Rollout
 from ragen2.types import FloatArray, IntArray, Sample
 
 SMALL = NewModel(hidden=32, layers=2, heads=4, intermediate=64, vocabulary=300, context=256)
@@ -48,13 +48,12 @@ def policy(embedded: tuple[Any, TemplateTokenizer]) -> HFPolicy:
 @pytest.fixture(scope="session")
 def lake_prompts(embedded: tuple[Any, TemplateTokenizer]) -> list[IntArray]:
     """First-turn prompts of six different lakes, of different lengths."""
-    env, form = FrozenLake(hole_ratio=0.3), ReplyFormat()
+    env = FrozenLake(hole_ratio=0.3)
+    writer = PromptWriter.of(env, Rollout(), PromptSettings(style="brief"))
     texts = [env.start(seed, 0).observation for seed in range(6)]
     ids = [
-        embedded[1].start(
-            [system_message(env, form), turn_message(text, actions_left=10, problem="")]
-        )
-        + embedded[1].encode(form.prefill)
+        embedded[1].start([writer.opening(text).system, writer.turn(TurnState(text, 10))])
+        + embedded[1].encode(writer.form.prefill)
         for text in texts
     ]
     assert len({len(prompt) for prompt in ids}) > 1

@@ -136,3 +136,21 @@ def test_what_was_just_sampled_has_ratio_one_in_the_update(network: Any, embedde
         )
     parts = learner.gradients(samples, GRPO())
     assert parts["sampler_mismatch"] < 1e-4
+
+
+def test_adapters_over_frozen_bfloat16_weights_learn_and_play(network: Any, embedded: Any) -> None:
+    pytest.importorskip("peft")
+    model = ModelSettings(device="cpu", lora_rank=2, precision="bfloat16")
+    learner = TorchLearner(network, embedded[1], model, LearnerSettings(lr=1e-3), seed=0)
+    policy = HFPolicy(learner.whole, embedded[1], precision="bfloat16")
+    (prompt,) = prompts_of(20)
+    (written,) = policy.sample([Request(prompt, (0,))], SAMPLING)
+    mask = np.arange(len(prompt) + len(written.ids_T)) >= len(prompt)
+    old = np.concatenate([np.zeros(len(prompt)), written.logprobs_T])
+    sample = Sample(
+        np.concatenate([prompt, written.ids_T]), mask, old, mask * 1.0, temperature=TEMPERATURE
+    )
+    metrics = [learner.update([sample], GRPO(), scale=1.0).metrics for _ in range(2)]
+    assert metrics[0]["sampler_mismatch"] < 0.2
+    assert metrics[0]["grad_norm"] > 0.0
+    assert metrics[1]["policy_loss"] < metrics[0]["policy_loss"]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.backends.tokenizer import PLAIN_TEMPLATE, TemplateTokenizer
+from ragen2.envs import FrozenLake
 from ragen2.errors import ModelError
-from ragen2.types import Message
+from ragen2.rollout import Rollout, Task, play
+from ragen2.rollout.prompts import PromptSettings
+from ragen2.types import Completion, Finish, Message
 
 LLAMA_3 = (
     "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'"
@@ -139,3 +144,72 @@ def test_any_user_text_goes_through_a_bridge_unchanged(embedded: Any, text: str)
     assert (
         tokenizer.hf.decode(ids) == f"\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+THINKING = (
+    "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>'"
+    " + message['content'] + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}"
+    "{% elif opens %}{{ '<think>\\n' }}{% endif %}{% endif %}"
+)
+"""Like those of models with a thinking mode that a caller may switch off."""
+
+
+@pytest.fixture
+def thinking(embedded: Any) -> TemplateTokenizer:
+    hf = copy.deepcopy(embedded[1].hf)
+    hf.add_special_tokens({"additional_special_tokens": ADDED})
+    hf.chat_template = THINKING
+    return TemplateTokenizer(hf, [hf.convert_tokens_to_ids("<|eot_id|>")])
+
+
+def test_arguments_go_to_the_template_and_to_no_other_tokenizer(thinking):
+    plain = thinking.render(USERS[:1])
+    off = thinking.with_arguments({"enable_thinking": False})
+    assert off.render(USERS[:1]) == plain + "<think>\n\n</think>\n\n"
+    assert off.start(USERS[:1]) == off.encode(off.render(USERS[:1]))
+    assert off.bridge(USERS[1], after_eos=True)[-3:] == off.start(USERS[:1])[-3:]
+    assert thinking.render(USERS[:1]) == plain
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_reply_is_opened_once_whoever_opens_it(thinking, opens):
+    settings = PromptSettings(style="reference", template_arguments={"opens": opens})
+    seen: list[str] = []
+    policy = ScriptedPolicy(lambda prompt, rng: "")
+    policy.tokenizer = thinking
+    policy.sample = lambda requests, params: _replies(thinking, requests, seen)
+    env = FrozenLake(slip=0.0, max_turns=2)
+    (group,) = play(env, policy, [[Task(3, 0)]], Rollout(), key=(), prompt=settings)
+    assert all(turn.reply.valid for turn in group.trajectories[0].turns)
+    assert all(prompt.rstrip().endswith("<think>") for prompt in seen)
+    assert all(
+        not prompt.rstrip()[: -len("<think>")].rstrip().endswith("<think>") for prompt in seen
+    )
+
+
+def test_a_model_that_thinks_by_itself_opens_its_own_reply(thinking):
+    seen: list[str] = []
+    policy = ScriptedPolicy(lambda prompt, rng: "")
+    policy.tokenizer = thinking
+    text = "<think>x</think><answer>Up</answer>"
+    policy.sample = lambda requests, params: _replies(thinking, requests, seen, text)
+    native = PromptSettings(style="native")
+    env = FrozenLake(slip=0.0, max_turns=1)
+    (group,) = play(env, policy, [[Task(3, 0)]], Rollout(), key=(), prompt=native)
+    turn = group.trajectories[0].turns[0]
+    assert turn.reply.valid
+    assert thinking.decode(turn.reasoning_ids_T.tolist()) == "x"
+    assert seen[0].endswith("<|end_header_id|>")
+    plain = Rollout(thinking=False)
+    policy.sample = lambda requests, params: _replies(thinking, requests, seen, "Up</answer>")
+    (group,) = play(env, policy, [[Task(3, 0)]], plain, key=(), prompt=native)
+    assert group.trajectories[0].turns[0].reply.valid
+    assert seen[-1].endswith("</think>\n\n<answer>")
+
+
+def _replies(tokenizer, requests, seen, text="x</think><answer>Up</answer>"):
+    seen.extend(tokenizer.hf.decode(one.prompt_ids_T.tolist()) for one in requests)
+    ids = np.array(tokenizer.encode(text), dtype=np.int64)
+    return [Completion(ids, np.zeros(len(ids)), text, Finish.STOP) for _ in requests]

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 
+from gguf_models import write_gguf
 from ragen2.backends.agent import HUB_SECONDS, locate, open_model, pick_device
 from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.wheel_models import convert
@@ -183,6 +183,30 @@ def test_an_architecture_nobody_knows_says_so(folder: Path) -> None:
     assert "crystal_ball" in open_error(folder)
 
 
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [
+        ("config.json", {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}}),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "Theirs", "auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}},
+        ),
+    ],
+)
+def test_code_that_a_model_brings_is_not_run_whatever_a_terminal_answers(
+    folder: Path, file: str, entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = json.loads((folder / file).read_text()) | entry
+    (folder / file).write_text(json.dumps(settings))
+    (folder / "theirs.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nclass Theirs: pass\n")
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    expected = f"model {folder} brings code of its own, which is not run; use a model that transformers knows"
+    with pytest.raises(ModelError) as caught:
+        open_model(str(folder), device="cpu")
+    assert not (folder / "ran").exists()
+    assert str(caught.value) == expected
+
+
 def test_a_folder_without_tokenizer_says_so(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
@@ -194,53 +218,6 @@ def test_a_gpu_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ModelError, match="torch sees no GPU; use auto or cpu"):
         pick_device("cuda")
     assert pick_device("auto") == "cpu"
-
-
-GGUF_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-
-
-def write_gguf(file: Path, network: Any, tokenizer: Any) -> None:
-    """A Llama as a GGUF file: its metadata, its vocabulary and its weights in float32."""
-    config, weights = network.config, network.state_dict()
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.convert_tokens_to_ids)
-    writer = gguf.GGUFWriter(str(file), "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_chat_template(tokenizer.chat_template)
-    writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"].numpy())
-    writer.add_tensor("output_norm.weight", weights["model.norm.weight"].numpy())
-    for layer in range(config.num_hidden_layers):
-        for ours, theirs in GGUF_NAMES.items():
-            values = weights[f"model.layers.{layer}.{ours}.weight"].numpy()
-            if theirs in ("attn_q", "attn_k"):  # rotary pairs lie side by side in this format
-                halves = values.reshape(config.num_attention_heads, 2, -1, values.shape[1])
-                values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
-            writer.add_tensor(f"blk.{layer}.{theirs}.weight", values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def test_a_gguf_file_opens_as_the_same_model(embedded: Any, tmp_path: Path) -> None:
@@ -255,7 +232,7 @@ def test_a_gguf_file_opens_as_the_same_model(embedded: Any, tmp_path: Path) -> N
 
 def test_a_model_read_from_gguf_can_be_saved_as_a_folder(embedded: Any, tmp_path: Path) -> None:
     write_gguf(tmp_path / "weights.gguf", embedded[0], embedded[1].hf)
-    convert(tmp_path / "weights.gguf", tmp_path / "folder")
+    convert(str(tmp_path / "weights.gguf"), tmp_path / "folder", "made here")
     network, _ = open_model(str(tmp_path / "folder"), device="cpu")
     with torch.no_grad():
         torch.testing.assert_close(network(PROMPT).logits, embedded[0](PROMPT).logits)
@@ -304,9 +281,10 @@ def test_a_name_that_no_hub_model_can_have() -> None:
 
 def test_a_hub_model_is_opened_from_the_hub_unless_the_hub_is_out_of_reach(hub: Any) -> None:
     hub(None)
-    assert locate("somebody/model").options == {}
+    assert locate("somebody/model").options == {"trust_remote_code": False}
     hub(ConnectionError())
-    assert locate("somebody/model").options == {"local_files_only": True}
+    expected = {"trust_remote_code": False, "local_files_only": True}
+    assert locate("somebody/model").options == expected
 
 
 def test_a_mistake_of_ours_while_asking_the_hub_is_not_hidden(hub: Any) -> None:

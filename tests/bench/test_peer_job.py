@@ -58,7 +58,7 @@ def test_replies_of_others_are_paid_by_our_environment(config):
     mixed = rewards_of(
         config, policy, [seeds[1], seeds[0]], [ByteTokenizer().encode("?"), reply(_steady(arms))]
     )
-    assert mixed == [pytest.approx(config.rollout.format_penalty), config.env.steady_reward]
+    assert mixed == [pytest.approx(config.rollout.penalty(config.env)), config.env.steady_reward]
 
 
 def _arms(observation: str) -> list[str]:

@@ -154,3 +154,22 @@ def test_plots_are_valid_pictures_of_all_settings():
     for row in rows:
         assert all(figure.draw for figure in row)
         ElementTree.fromstring(script.standalone(row))  # noqa: S314 - our own text
+
+
+def test_the_lora_table_says_what_a_case_took_or_why_it_did_not_run():
+    sizes = {
+        "trained": "40,370,176",
+        "seconds": 14.04,
+        "peak_gib": 33.21,
+        "peak_reserved_gib": 38.4,
+    }
+    cases = [
+        {"case": "7B:lora", "card_gib": 40, **sizes},
+        {"case": "3B:full", "card_gib": None, "error": "no end after 100 s"},
+        {"case": "tiny:lora", **{**sizes, "peak_gib": None}},
+    ]
+    assert script.lora_table([("here", {"cases": cases})]).splitlines()[2:] == [
+        "| here | 7B | lora | 40 | 40,370,176 | 14.0 | 33.2 | 38.4 |",
+        "| here | 3B | full | - | no end after 100 s | - | - | - |",
+        "| here | tiny | lora | - | 40,370,176 | 14.0 | - | - |",
+    ]

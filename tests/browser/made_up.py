@@ -390,7 +390,7 @@ def _turn(seen: dict[str, Any], text: str, **more: Any) -> dict[str, Any]:
         "seen": seen,
         "reasoning": text.format("I go round the box."),
         "actions": [text.format("Left"), "Up"],
-        "executed": 1,
+        "fates": ["taken", "not taken"],
         "valid": True,
         "problem": "",
         "reward": -0.1,

@@ -77,13 +77,14 @@ def opened(browser: Any, site: Site) -> Iterator[Opened]:
     one.close()
 
 
-def test_a_new_step_is_drawn_and_the_token_goes_along(opened: Opened, site: Site) -> None:
+def test_a_new_step_is_drawn_and_the_token_leaves_the_address(opened: Opened, site: Site) -> None:
     opened.blocks_loaded()
     site.run["verdict"]["word"] = "Step 61 is here"
     site.version = 2
     opened.shows("#verdict h2", "Step 61 is here")
     opened.shows("#live", "● live")
-    assert all("token=t%26k" in path for path in site.asked)
+    assert [path for path in site.asked if "token" in path] == ["/?token=t%26k"]
+    assert opened.page.url == f"http://127.0.0.1:{site.server_port}/"
     assert opened.errors == []
 
 

@@ -41,7 +41,9 @@ def unfiltered(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def collapsed(folder: Path) -> Path:
     model = real_runs.ungrounded_model(folder / "model")
-    return real_runs.trained(folder / "collapsed", "steps=1", f"model.path={model}")
+    return real_runs.trained(
+        folder / "collapsed", "steps=1", f"model.path={model}", "prompt.style=brief"
+    )
 
 
 @pytest.fixture(scope="module")

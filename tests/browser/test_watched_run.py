@@ -45,6 +45,9 @@ def test_steps_show_as_they_are_recorded_and_go_when_they_are_undone(
     for step in range(4):
         run.append(record(step))
         opened.shows("#verdict", f"{step} of 3")
+    assert "token" not in opened.page.url
+    opened.page.reload()
+    opened.shows("#verdict", "3 of 3")
     run.rewind(1)
     opened.shows("#verdict", "1 of 3")
     assert opened.errors == []

@@ -146,7 +146,9 @@ def why_not(folder: Path) -> str:
     return record.steps[-1].absent["collapse/first_turn"]
 
 
-@pytest.mark.parametrize("names", ["template_collapse,undecided", "not_measured"])
+@pytest.mark.parametrize(
+    "names", ["template_collapse,undecided", "not_measured", "grounding_lost", "never_grounded"]
+)
 def test_a_gate_does_not_pass_what_was_not_measured(
     program: Program, tmp_path: Path, names: str
 ) -> None:
@@ -203,9 +205,10 @@ def test_the_record_alone_is_on_standard_output_where_asked(
     assert (tmp_path / "found.json").read_text() == done.stdout
 
 
-def test_a_name_that_nothing_has_is_refused(program: Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["collapse", "reasoning_collapse"])
+def test_a_name_that_nothing_has_is_refused(program: Program, tmp_path: Path, name: str) -> None:
     write_log(tmp_path, grounded=True)
-    done = program("audit", "log.jsonl", "--fail-on", "collapse")
+    done = program("audit", "log.jsonl", "--fail-on", name)
     assert done.returncode == 2
     assert done.stderr.startswith(
         "ragen2: --fail-on takes diverse_grounded, compressed_grounded, partial"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command_line import Done, assert_refused, settings
+from command_line import Done, assert_refused, settings, start_python
 from ragen2.backends.agent import locate
 from ragen2.backends.settings import EMBEDDED
 
@@ -77,8 +77,8 @@ MISTAKES = {
         "nowhere is not a run directory (no run.toml in it); check the path",
     ),
     "settings for a resumed run": (
-        ("train", "--resume", "nowhere", *settings("steps=3")),
-        "--resume takes its settings from the run; leave RUN.toml, --set and --out out",
+        ("train", "--resume", "nowhere", "--out", "new"),
+        "--resume takes its settings from the run; leave RUN.toml and --out out, and change some with --set",
     ),
     "missing plug-in": (
         ("envs", "list", "--plugin", "mine.py"),
@@ -198,14 +198,54 @@ def test_a_name_that_is_neither_folder_nor_reachable_on_a_hub(
     [
         ("def f(:\n", "invalid syntax (mine.py, line 1)"),
         ("import nowhere_at_all\n", "No module named 'nowhere_at_all'"),
+        (
+            "import json\n\njson.loads('{')\n",
+            "json.decoder.JSONDecodeError: Expecting property name "
+            "enclosed in double quotes: line 1 column 2 (char 1) (mine.py, line 3)",
+        ),
+        ("raise SystemExit(0)\n", "SystemExit: 0 (mine.py, line 1)"),
+        ("import sys\nsys.exit()\n", "SystemExit (mine.py, line 2)"),
+        (
+            "class Stop(BaseException): ...\nraise Stop('a\\nb')\n",
+            "ragen2_plugin_mine.Stop: a b (mine.py, line 2)",
+        ),
     ],
 )
-def test_a_plug_in_that_is_no_python(
+def test_a_plug_in_that_cannot_be_imported(
     program: Program, tmp_path: Path, text: str, told: str
 ) -> None:
     (tmp_path / "mine.py").write_text(text)
     line = f"plugin file mine.py cannot be imported: {told}"
     assert_refused(program("envs", "list", "--plugin", "mine.py"), tmp_path, line, left=["mine.py"])
+
+
+def test_a_plug_in_module_that_ends_the_program(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit(0)\n")
+    done = start_python(tmp_path, "-m", "ragen2", "envs", "list", "--plugin", "mine")
+    line = (
+        "plugin 'mine' cannot be imported: SystemExit: 0 (mine.py, line 1); give an installed module or "
+        "a .py path"
+    )
+    assert_refused(done, tmp_path, line, left=["mine.py"])
+
+
+@pytest.mark.parametrize("raised", ["RuntimeError('no data')", "SystemExit(0)", "OSError(5, 'No')"])
+def test_a_component_that_raises_when_it_is_built(
+    program: Program, tmp_path: Path, raised: str
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import Literal\n"
+        "from ragen2.envs import Bandit\n"
+        "class Mine(Bandit):\n"
+        "    kind: Literal['Mine'] = 'Mine'\n"
+        "    def model_post_init(self, _):\n"
+        f"        raise {raised}\n"
+    )
+    done = program("envs", "play", "Mine", "--plugin", "mine.py")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"ragen2: env kind 'Mine' cannot be built: {raised.partition('(')[0]}: ")
+    assert line.endswith("(mine.py, line 6)")
+    assert (done.stdout, done.returncode) == ("", 2)
 
 
 def test_an_unfinished_component_of_ones_own(program: Program, tmp_path: Path) -> None:
@@ -228,7 +268,7 @@ def test_a_gpu_that_is_not_there(program: Program, tmp_path: Path) -> None:
 
 def test_a_run_directory_that_cannot_be_made(program: Program, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    line = "run directory file/run cannot be written: Not a directory; choose another with --out"
+    line = "file/run cannot be written: Not a directory; choose a folder that can"
     assert_refused(program("train", "--out", "file/run"), tmp_path, line, left=["file"])
     assert (tmp_path / "file").read_text() == "not a folder"
 

@@ -46,9 +46,7 @@ def test_a_run_stopped_by_the_alarm_exits_0_says_why_and_can_be_resumed(
     assert reached["note"].startswith("early warning: ")
     assert f"step_{step:06d}" in checkpoints(tmp_path / "run")
     assert (tmp_path / "run" / "report.html").is_file()
-    run_file = tmp_path / "run" / "run.toml"
-    run_file.write_text(run_file.read_text().replace("steps = 60\n", f"steps = {step + 1}\n"))
-    done = program("train", "--resume", "run")
+    done = program("train", "--resume", "run", *settings(f"steps={step + 1}"))
     assert (done.returncode, done.stderr) == (0, "")
     assert records(tmp_path / "run")[-1]["step"] == step + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,35 @@ def test_list_shows_an_environment_of_ones_own(program: Program, tmp_path: Path)
     done = program("envs", "list", "--plugin", "mine.py")
     assert done.returncode == 0
     assert "No two members of a group read the same." in done.stdout
+
+
+def test_show_prints_what_a_model_reads(program: Program, tmp_path: Path) -> None:
+    done = program("envs", "show", "FrozenLake", "--seed", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert make("FrozenLake").start(3, 0).observation in done.stdout
+    assert "Every reply has two parts:" in done.stdout
+    assert "style reference; a reply may have 200 tokens; an invalid one costs 0.1" in done.stdout
+    taught = program("envs", "show", "FrozenLake", "--model", "ragen2-tiny")
+    assert (taught.returncode, taught.stderr) == (0, "")
+    assert "style brief" in taught.stdout
+    assert re.search(r"^\d+ tokens$", taught.stdout, re.MULTILINE)
+    (tmp_path / "mine.toml").write_text('turn = "NOW {observation}"')
+    own = program("envs", "show", "FrozenLake", *settings("prompt.template=mine.toml"))
+    assert "NOW You (" in own.stdout
+
+
+def test_show_refuses_what_is_no_style_or_name(program: Program, tmp_path: Path) -> None:
+    for words, told in (
+        (
+            ("--style", "loud"),
+            "prompt.style must be 'auto', 'reference', 'brief' or 'native', got 'loud'",
+        ),
+        (settings("prompt.turn={now}"), "prompt.turn: {now} is not known here"),
+    ):
+        done = program("envs", "show", "FrozenLake", *words)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"ragen2: {told}")
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_experts_words_solve_a_lake(program: Program) -> None:
@@ -158,7 +188,9 @@ def test_an_unfinished_episode_is_told_in_one_line(program: Program, tmp_path: P
     done = program("envs", "play", "Hollow", "--plugin", "mine.py")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ragen2: Hollow cannot start task 0: Can't instantiate abstract class")
+    assert line.startswith(
+        "ragen2: Hollow: start of task 0 raised TypeError: Can't instantiate abstract class"
+    )
     assert "expert" in line
 
 

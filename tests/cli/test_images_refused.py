@@ -59,7 +59,7 @@ def test_a_text_model_in_several_processes(program: Program, tmp_path: Path) -> 
 
 def test_a_text_model_in_a_preflight(program: Program, tmp_path: Path) -> None:
     done = program("preflight", *settings("env.observation=image+text"))
-    assert (done.returncode, done.stderr) == (2, f"model: {EMBEDDED}\nragen2: {TEXT_ONLY}\n")
+    assert (done.returncode, done.stderr) == (2, f"ragen2: {TEXT_ONLY}\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -74,8 +74,8 @@ def test_an_image_that_leaves_no_room_for_a_reply(
     assert_refused(
         done,
         tmp_path,
-        "a first prompt with an image of 560 x 560 pixels is 741 tokens; with rollout.max_tokens 400 "
-        "that is more than the 1024 this model reads; show smaller images (env.cell_px) or choose "
+        "a first prompt with an image of 560 x 560 pixels and a reply of 400 tokens (rollout.max_tokens) "
+        "are more than the 1024 tokens this model reads; show smaller images (env.cell_px) or choose "
         "another model",
     )
 
@@ -161,7 +161,8 @@ def test_a_report_says_which_images_are_missing(
     assert done.returncode == 0
     assert re.fullmatch(
         r"ragen2: (\d+) of \1 images of run are missing from run/images, [0-9a-f]{32}\.png for one; put "
-        r"back the archives of their steps\n",
+        r"back the archives of their steps\n"
+        r"ragen2: run/images/step_000001\.zip is missing since its step was recorded; put it back\n",
         done.stderr,
     )
 

@@ -9,8 +9,10 @@ from rich.console import Console
 
 from ragen2.cli.views.preflight import show
 from ragen2.diagnostics import Label, NoiseSplit, Played, Triaged
+from ragen2.diagnostics.metrics.problems import ProblemCount
 from ragen2.diagnostics.metrics.reward import DeadForecast
 from ragen2.trainer.advice import Advice, Decision
+from ragen2.trainer.incentives import Incentives
 from ragen2.trainer.preflight import SCOPE, FilterForecast, Preflight
 
 LONG = Played(0.5, solved=False, actions=("Down",) * 20, outcome="You (1,1) Goal (3,3) " * 5)
@@ -43,6 +45,8 @@ FOUND = Preflight(
     noise=NoiseSplit(policy=0.09, environment=0.01),
     noise_by_prompt=(),
     regime="template_collapse",
+    incentives=Incentives(invalid=-0.5, idle=-0.5, random=-0.9, failed=-1.0, expert=9.7),
+    problems=(ProblemCount("no </answer>", 3, ("go up", "go down")),),
     advice=Advice(Decision.FIX_FIRST, "NO-GO: fix this first", ("one", "two " * 40)),
     absent={"group_sizes/64": "why not"},
 )
@@ -72,6 +76,9 @@ def test_it_shows_what_was_found():
         "and 2 more reward blind",
         "no group_sizes/64: why not",
         "template collapse",
+        "no </answer>",
+        "go up",
+        "always invalid -0.50, changing nothing -0.50, random -0.90, expert 9.70",
     ):
         assert piece in text, piece
     assert "-0.00" not in text

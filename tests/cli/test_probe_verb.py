@@ -145,7 +145,7 @@ MISTAKES = {
     ),
     "edges that are not finite": (
         ("run", "--edges", "0,nan"),
-        "probe.edges: must start at 0 and rise, got 0, nan; for example 0, 0.05, 0.2",
+        "probe.edges.1 must be a finite number, got nan",
     ),
     "another model": (
         ("run", "--set", "model.lora_rank=4"),

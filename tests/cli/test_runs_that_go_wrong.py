@@ -104,8 +104,8 @@ def test_a_run_with_no_intact_checkpoint_is_refused_and_left_alone(
 def refusal(reason: str) -> str:
     """What a run says when its checkpoint after step 4 finds no room."""
     return (
-        f"ragen2: checkpoint of step 4 could not be saved: {reason}; earlier checkpoints are "
-        "intact, make room and continue with --resume run\n"
+        f"ragen2: checkpoint of step 4 could not be saved: {reason}; mend that and "
+        "continue with --resume run, which goes on from the one before\n"
     )
 
 
@@ -139,7 +139,7 @@ def test_an_interrupted_run_saves_exits_130_and_goes_on(
         "evaluation.probe_traces=2",
     )
     process = start("train", *small, "--out", "run")
-    wait_for((run / "steps.jsonl").exists, process)
+    wait_for((run / "rollouts" / "step_000001.jsonl").exists, process)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate()
     assert (process.returncode, errors) == (130, "")

@@ -62,7 +62,7 @@ def test_an_interrupt_saves_what_runs_and_the_same_command_goes_on(
     words = ["train", *SMALL, *settings("steps=6"), "--seeds", "2", "--out", "out"]
     process = start(*words)
     first, second = (tmp_path / "out" / f"{NAME}-seed{seed}" for seed in range(2))
-    wait_for((first / "steps.jsonl").exists, process)
+    wait_for((first / "rollouts" / "step_000001.jsonl").exists, process)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate()
     assert (process.returncode, errors) == (130, "")

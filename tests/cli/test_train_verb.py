@@ -19,6 +19,7 @@ def test_a_run_leaves_what_the_contract_names(short_run: tuple[Path, Done]) -> N
     run, done = short_run
     assert done.stderr == ""
     assert sorted(path.name for path in run.iterdir()) == [
+        ".lock",
         "checkpoints",
         "report.html",
         "rollouts",

@@ -33,26 +33,28 @@ SMALL = (
 )
 
 
-def address(process: Process) -> tuple[str, int]:
-    """What the program says about where it listens: lines before it are notes on its runs."""
+def address(process: Process) -> tuple[str, int, str]:
+    """Where the program says that it listens, and its token: lines before it are notes on its runs."""
     assert process.stdout is not None
     for line in process.stdout:
-        found = re.search(r"http://([\d.]+):(\d+)/", line)
+        found = re.search(r"http://([\d.]+):(\d+)/\?token=([\w-]{32,}) ", line)
         if found:
-            return found[1], int(found[2])
+            return found[1], int(found[2]), found[3]
     raise AssertionError(process.communicate())
 
 
 class Reader:
     """What the page does: ask, show, ask again for what is newer."""
 
-    def __init__(self, where: tuple[str, int]) -> None:
-        self.connection = http.client.HTTPConnection(*where, timeout=60)
+    def __init__(self, where: tuple[str, int, str]) -> None:
+        host, port, token = where
+        self.connection = http.client.HTTPConnection(host, port, timeout=60)
+        self.headers = {"Accept-Encoding": "gzip", "Authorization": f"Bearer {token}"}
         self.since = ""
         self.data: dict[str, Any] = {}
 
     def get(self, path: str) -> tuple[int, bytes]:
-        self.connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+        self.connection.request("GET", path, headers=self.headers)
         answer = self.connection.getresponse()
         body = answer.read()
         is_packed = answer.headers["Content-Encoding"] == "gzip"
@@ -105,19 +107,24 @@ def test_a_finished_run_is_served_and_ctrl_c_is_a_normal_end(start: Start, finis
     assert out.splitlines()[-1] == "no longer watching"
 
 
-def test_elsewhere_than_on_loopback_the_printed_address_has_the_token(
-    start: Start, finished: Path
-) -> None:
-    process = start("watch", finished, "--host", "0.0.0.0")  # noqa: S104 - the case in question
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://0\.0\.0\.0:(\d+)/\?token=([\w-]{32,})", line)
-    assert found is not None, line
-    reader = Reader(("127.0.0.1", int(found[1])))
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - the case in question
+def test_the_printed_address_has_the_token(start: Start, finished: Path, host: str) -> None:
+    found, port, token = address(start("watch", finished, "--host", host))
+    assert found == host
+    reader = Reader(("127.0.0.1", port, "wrong"))
     for path in ("/", "/data.json", "/data.json?token=wrong"):
         assert reader.get(path)[0] == 403
-    assert reader.get(f"/?token={found[2]}")[0] == 200
-    assert reader.get(f"/data.json?token={found[2]}")[0] == 200
+    assert reader.get(f"/?token={token}")[0] == 200
+    assert reader.get(f"/data.json?token={token}")[0] == 200
+
+
+def test_a_host_of_every_address_must_be_written_out(program: Program, tmp_path: Path) -> None:
+    assert_refused(
+        program("watch", "run", "--host", ""),
+        tmp_path,
+        "--host '' would listen on every address; give 127.0.0.1, or 0.0.0.0 or :: to be reached "
+        "from other machines",
+    )
 
 
 def test_several_runs_are_one_page(start: Start, finished: Path, tmp_path: Path) -> None:

@@ -33,7 +33,12 @@ def test_a_checkpoint_opened_with_transformers_plays_as_the_log_says(whole_run: 
     policy = HFPolicy(network, TemplateTokenizer(tokenizer, [tokenizer.eos_token_id]))
     config = load_run(whole_run / "run.toml")
     found, _ = evaluate(
-        config.env, policy, config.rollout, tasks=config.evaluation.tasks, seed=config.seed
+        config.env,
+        policy,
+        config.rollout,
+        tasks=config.evaluation.tasks,
+        seed=config.seed,
+        prompt=config.prompt,
     )
     assert found == last_evaluation(whole_run)
 

@@ -106,6 +106,8 @@ def test_values_that_mean_the_same_are_the_same(expected: object, found: object)
         (0.5, float("inf")),
         (1.0, Fraction(10**400)),
         ("a", b"a"),
+        (2**60, Decimal("sNaN")),
+        ({2**60: 1}, Pairs(((Decimal("sNaN"), 1),))),
     ],
 )
 def test_values_that_differ_are_different(expected: object, found: object) -> None:
@@ -145,3 +147,11 @@ def test_reading_any_bytes_gives_a_value_or_a_value_error(data: bytes) -> None:
         read(data)
     except ValueError as error:
         assert "not a" in str(error)  # noqa: PT017 - both outcomes are right
+
+
+@pytest.mark.parametrize(
+    "text", ['{"array":[]}', '{"deque":[]}', '{"defaultdict":[1]}', '{"bytearray":99999999999}']
+)
+def test_what_lacks_its_parts_is_no_value(text: str) -> None:
+    with pytest.raises(ValueError, match="not a value"):
+        read(text.encode())

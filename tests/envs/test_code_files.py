@@ -1,6 +1,7 @@
 """Programming problems in the formats of their publishers."""
 
 import base64
+import builtins
 import json
 import pickle
 import zlib
@@ -12,10 +13,10 @@ import pytest
 
 from ragen2.envs.deepcoder.answers import Problem, grade
 from ragen2.envs.deepcoder.formats import problems_of, read_problems, read_tests
-from ragen2.envs.deepcoder.hidden_tests import case_of
 from ragen2.envs.toolkit.records import read_records
 from ragen2.errors import EnvError
 from ragen2.sandbox import ResourceLimits, Sandbox
+from ragen2.sandbox.run import _for_program
 
 STDIN_TESTS = [{"input": "1 2\n", "output": "3\n"}, {"input": "-1 1\n", "output": "0\n"}]
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
@@ -139,6 +140,20 @@ RECORDS: dict[str, tuple[dict[str, object], str]] = {
         },
         "stdin",
     ),
+    "HumanEval": (
+        {
+            "task_id": "HumanEval/0",
+            "prompt": 'from typing import List\n\n\ndef total(a: List[int]) -> int:\n    """Add up."""\n',
+            "entry_point": "total",
+            "canonical_solution": "    return sum(a)\n",
+            "test": (
+                "\n\nMETADATA = {\n    'author': 'x'\n}\n\n\ndef check(candidate):\n"
+                "    assert candidate([1, 2]) == 3\n"
+                "    for n in range(5):\n        assert candidate([n]) == n\n"
+            ),
+        },
+        "call",
+    ),
     "P3": (
         {
             "sat": "def sat(x: int, a=10):\n    return x * x == a * a and x < 0",
@@ -192,36 +207,11 @@ def test_a_wrong_program_does_not_solve_it(name: str) -> None:
 def test_expected_answers_are_not_in_what_the_program_is_given(name: str) -> None:
     (problem,) = read_problems([RECORDS[name][0]])
     for case in problem.cases:
-        assert "accepted" not in repr(case.given)
-        assert "Hi Ann" not in repr(case.given)
-        assert "isclose" not in repr(case.given)
-        assert "sat" not in repr(case.given)
-
-
-@pytest.mark.parametrize(
-    ("statement", "probes", "accepted", "judge"),
-    [
-        ("assert f(2) == [4]", ("f(2)",), ([4],), ""),
-        ("assert 4 == f(2)", ("f(2)",), (4,), ""),
-        ("assert f(2) is None", ("f(2)",), (None,), ""),
-        ("assert f(2)", ("bool(f(2))",), (True,), ""),
-        ("assert not f(2)", ("bool(f(2))",), (False,), ""),
-        ("assert sorted(f(2)) == [1]", ("sorted(f(2))",), ([1],), ""),
-        ("assert f(2) in (1, 2)", ("f(2)",), (), "answers[0] in (1, 2)"),
-        (
-            "assert sys.getsizeof(f(2)) == sys.getsizeof((1,))",
-            ("f(2)",),
-            (),
-            "sys.getsizeof(answers[0]) == sys.getsizeof((1,))",
-        ),
-        ("assert C(1).m() == g()", ("C(1).m()", "g()"), (), "answers[0] == answers[1]"),
-    ],
-)
-def test_an_assert_is_split_into_questions_and_a_verdict(
-    statement: str, probes: tuple[str, ...], accepted: tuple[object, ...], judge: str
-) -> None:
-    case = case_of(statement)
-    assert (case.given.probes, case.accepted, case.judge) == (probes, accepted, judge)
+        seen = repr(_for_program(case.given))
+        assert "accepted" not in seen
+        assert "Hi Ann" not in seen
+        assert "isclose" not in seen
+        assert "sat" not in seen
 
 
 def test_a_pickle_that_does_more_than_hold_text_is_refused() -> None:
@@ -274,11 +264,19 @@ def test_problems_with_the_same_statement_never_fall_on_both_sides(tmp_path: Pat
 
 
 def _solved(problems: list[Problem]) -> list[str]:
-    """Names of the problems whose own solution passes all tests, two at a time."""
-    sandbox = Sandbox(ResourceLimits(seconds_per_test=4, seconds_per_program=20))
+    """Names of the problems whose own solution passes all tests, two at a time.
+
+    One that does not is tried once more alone, with more time: the clock of a busy machine counts too.
+    """
+
+    def passes(problem: Problem, seconds: float = 4.0) -> bool:
+        limits = ResourceLimits(seconds_per_test=seconds, seconds_per_program=5 * seconds)
+        return grade(problem.solution, problem.cases, Sandbox(limits), problem.prelude).ratio == 1
+
     with ThreadPoolExecutor(2) as pool:
-        grades = pool.map(lambda p: grade(p.solution, p.cases, sandbox, p.prelude), problems)
-        return [p.name for p, result in zip(problems, grades, strict=True) if result.ratio == 1]
+        solved = list(pool.map(passes, problems))
+    pairs = zip(problems, solved, strict=True)
+    return [one.name for one, is_solved in pairs if is_solved or passes(one, 20.0)]
 
 
 @pytest.mark.slow
@@ -304,4 +302,12 @@ def test_exercism_puzzles_and_contest_problems_can_be_read(
         sizes[name] = len(problems)
         sample = [problem for problem in problems if problem.solution][::12]
         assert _solved(sample) == [problem.name for problem in sample]
-    assert sizes == {"exercism_python": 114, "p3_puzzles": 385, "codecontests_test": 165}
+    assert sizes == {"exercism_python": 126, "p3_puzzles": 385, "codecontests_test": 165}
+
+
+def test_what_starter_code_takes_for_granted_hides_nothing_of_python() -> None:
+    (problem,) = read_problems([RECORDS["LiveCodeBench"][0]])
+    space: dict[str, object] = {}
+    exec(problem.prelude, space)  # noqa: S102 - our own text
+    known = {name: getattr(builtins, name) for name in space if hasattr(builtins, name)}
+    assert {name: space[name] for name in known if not name.startswith("__")} == {"pow": pow}

@@ -81,7 +81,7 @@ def test_shown_examples_are_not_among_the_hidden_tests(problems: list[Problem]) 
             if problem.form == "stdin":
                 assert f"Example input:\n{case.given.stdin}Example" not in problem.statement
             else:
-                ((name, arguments),) = case.given.probes or ()
+                name, arguments = case.given.call or ("", [])
                 call = f"{name}({', '.join(map(repr, arguments))})"
                 assert f"Example: {call} ==" not in problem.statement
 
@@ -141,7 +141,7 @@ def _passes(program: str, problem: Problem) -> bool:
     exec(program, space)  # noqa: S102 - our own solution with one change
     try:
         for case in problem.cases:
-            (_, arguments) = case.given.probes[0]
+            (_, arguments) = case.given.call
             if space["solve"](*json.loads(json.dumps(arguments))) != case.accepted[0]:
                 return False
     except Exception:  # noqa: BLE001 - a mutant may fail in any way

@@ -142,7 +142,7 @@ def test_choosing_levels_does_not_move_problems_between_the_parts() -> None:
 
 def test_settings_are_checked() -> None:
     with pytest.raises(
-        ConfigError, match=r"DeepCoder.isolation must be 'auto', 'strong' or 'weak'"
+        ConfigError, match=r"DeepCoder.isolation must be 'auto', 'strong', 'weak' or 'container'"
     ):
         make("DeepCoder", isolation="none")
     with pytest.raises(ConfigError, match="held_out_data needs data to train on; set data too"):
@@ -231,3 +231,36 @@ def test_a_program_that_could_not_be_run_is_tried_again(
         with pytest.raises(EnvError, match="no sandbox"):
             env.start(0, 0).step(program)
     assert env.start(0, 0).step(program).done
+
+
+def _in_python(tmp_path: Path, solution: str, tests: list[str]) -> DeepCoder:
+    path = tmp_path / "python.jsonl"
+    records = [{"prompt": f"{n}", "tests": tests, "solution": solution} for n in range(2)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    return DeepCoder(data=str(path), seconds_per_test=0.3, held_out_ratio=0.5)
+
+
+def test_what_the_reference_fails_does_not_count_against_a_program(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tests = ["assert f(1) == 2", "assert f(2) == 99", "assert g(1) == 2", "assert f(3) == 4"]
+    env = _in_python(tmp_path, "def f(n): return n + 1", tests)
+    step = env.start(0, 0).step("def f(n): return 1 + n")
+    assert (step.reward, step.solved) == (1.0, True)
+    assert env.start(0, 0).step("def f(n): return 2").reward == 0.5
+    (record,) = caplog.records
+    assert "its own solution fails 2 of 4 tests, which are left out" in record.getMessage()
+
+
+def test_a_test_that_the_reference_has_no_time_for_counts(tmp_path: Path) -> None:
+    slow = "def f(n):\n    while n == 2: pass\n    return n"
+    env = _in_python(tmp_path, slow, ["assert f(1) == 1", "assert f(2) == 2"])
+    assert env.start(0, 0).step("def f(n): return 1").reward == 0.5
+
+
+def test_where_the_reference_fails_every_test_all_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = _in_python(tmp_path, "def f(n): return n", ["assert f(1) == 2", "assert f(2) == 3"])
+    assert env.start(0, 0).step("def f(n): return 2").reward == 0.5
+    assert "which count all the same" in caplog.text

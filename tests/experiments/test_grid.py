@@ -170,6 +170,7 @@ def test_the_settings_of_a_scale_have_their_kinds():
         ("[grid]\nsteps = []", "the list steps is empty"),
         ("[grid]\nsteps = [1, 1]", "the list steps holds a value twice"),
         ('like = "level"\n[grid]\nsteps = [1]', "grid and like exclude each other"),
+        ('like = "grid.toml"', "like = 'grid.toml' is no embedded grid"),
         ("seeds = 0", "seeds must be greater than or equal to 1, got 0"),
         ("[grid", "is not valid TOML"),
     ],

@@ -251,6 +251,14 @@ def test_cells_of_a_smaller_model_start_from_it_whatever_the_task_names(tmp_path
     assert all(cell.model.startswith(f"{cell.labels['task']}-mini-") for cell in mini)
 
 
+def test_runs_go_on_with_the_prompt_that_their_warm_start_is_taught_with(tmp_path):
+    plan = make_plan("collapse", scale="small", out=tmp_path)
+    assert all(cell.model for cell in plan.cells)
+    assert {cell.job.config.prompt.style for cell in plan.cells} == {"brief"}
+    full = make_plan("main_table", scale="full", out=tmp_path)
+    assert {cell.job.config.prompt.style for cell in full.cells} == {"reference"}
+
+
 def test_the_name_of_a_run_tells_settings_and_kinds_but_no_defaults():
     bare = RunConfig()
     assert config_key(bare) == config_key(RunConfig(seed=3, steps=bare.steps))
@@ -264,6 +272,7 @@ def test_changed_settings_have_the_kind_of_every_component_and_no_other_default(
     assert told == {
         "steps": 7,
         "env": {"kind": "FrozenLake"},
+        "prompt": {"style": "brief"},
         "filter": {"kind": "keep_all"},
         "algorithm": {"kind": "grpo"},
         "diagnostics": [{"kind": "surface"}],

@@ -30,7 +30,7 @@ SEEDS = [3, 100_007]
 def groups() -> list[Group]:
     """Two groups of two, of several turns."""
     env = FrozenLake()
-    policy = ScriptedPolicy(lambda _, number: "north is safe</think><answer>Up</answer>")
+    policy = ScriptedPolicy(lambda _, number: "north\u2028is safe</think><answer>Up</answer>")
     return play(env, policy, tasks_of(prompt_rows(env, SEEDS), env, 2), Rollout(), key=(0, "rows"))
 
 

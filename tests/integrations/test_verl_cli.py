@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
@@ -18,8 +21,9 @@ from ragen2.integrations.verl import job
 from ragen2.integrations.verl.publish import publish
 from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.translate import verl_checkpoint
+from ragen2.runs.lock import LockedError, one_writer
 from ragen2.runs.record import StepRecord
-from ragen2.runs.store import RunDirectory
+from ragen2.runs.store import RunDirectory, read_sessions
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +46,10 @@ def a_run(path: Path, *, steps: int, checkpoint: int) -> None:
     model.mkdir(parents=True)
     save_file({"weight": np.zeros(1, dtype=np.float32)}, model / "model.safetensors")
     (model / "config.json").write_text("{}")
-    (verl_checkpoint(path, checkpoint) / "data.pt").write_bytes(b"")
+    torch.save({"seen": 4}, verl_checkpoint(path, checkpoint) / "data.pt")
     log.state = log.state.model_copy(update={"step": checkpoint})
-    log.run.append(StepRecord(step=checkpoint, metrics={}))
+    for step in range(checkpoint + 1):
+        log.run.append(StepRecord(step=step, metrics={}))
     publish(config, log, checkpoint)
 
 
@@ -62,6 +67,55 @@ def test_a_resumed_job_goes_on_from_the_checkpoint(tmp_path, monkeypatch):
     assert step == 4
     assert settings["trainer.resume_from_path"] == str(verl_checkpoint(tmp_path / "run", 4))
     assert "trained to step 9" in told
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+@pytest.mark.usefixtures("trusts_nothing")
+def test_code_in_a_checkpoint_of_verl_needs_consent(tmp_path, monkeypatch):
+    run, started = tmp_path / "run", []
+    a_run(run, steps=9, checkpoint=4)
+    state = {"rng": np.random.default_rng(0).bit_generator.state, "numpy": np.random.get_state()}
+    torch.save(state, verl_checkpoint(run, 4) / "actor" / "extra_state_world_size_1_rank_0.pt")
+
+    def train(described, settings):
+        del settings
+        started.append(described.resume_step)
+        RunDirectory.open(described.run).append(StepRecord(step=5, metrics={}, note="enough"))
+
+    monkeypatch.setattr(job, "run_job", train)
+    words = ("train", "--resume", str(run), "--engine", "verl")
+    ragen2(*words)
+    torch.save([Evil()], verl_checkpoint(run, 4) / "actor" / "optim_world_size_1_rank_0.pt")
+    name = f"{os.system.__module__}.system"
+    with pytest.raises(ConfigError, match=f"run {run} would run {name} from {run}/.*; look at it"):
+        ragen2(*words)
+    assert started == [4]
+    ragen2(*words, "--trust-plugins")
+    assert started == [4, 4]
+    pickled = pickle.dumps([Evil()])
+    (verl_checkpoint(run, 4) / "actor" / "optim_world_size_1_rank_0.pt").write_bytes(pickled)
+    with pytest.raises(RunError, match="is no checkpoint of verl"):
+        ragen2(*words)
+
+
+@pytest.mark.parametrize("family", ["env", "algorithm"])
+def test_a_dry_run_imports_no_plugin(tmp_path, family):
+    (tmp_path / "theirs.py").write_text("raise AssertionError('imported')")
+    text = f'plugins = ["theirs.py"]\n[{family}]\nkind = "theirs"\nkl_coefficient = "much"\n'
+    (tmp_path / "run.toml").write_text(text)
+    words = ("train", str(tmp_path / "run.toml"), "--engine", "verl", "--dry-run")
+    if family == "env":
+        first = "# not checked, because a dry run imports no plug-in: env theirs\n"
+        assert ragen2(*words).startswith(first)
+    else:
+        with pytest.raises(ConfigError, match="algorithm theirs is of a plug-in, which a dry run"):
+            ragen2(*words)
 
 
 def test_a_run_that_stopped_by_itself_says_why_and_how_to_go_on(tmp_path, monkeypatch):
@@ -83,6 +137,32 @@ def test_a_finished_run_is_not_started_again(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "run_job", lambda *_: pytest.fail("nothing is left to do"))
     told = ragen2("train", "--resume", str(tmp_path / "run"), "--engine", "verl")
     assert "is finished: 4 of 4 steps are done" in told
+
+
+def test_a_run_that_another_process_writes_is_left_alone(tmp_path, monkeypatch):
+    a_run(tmp_path / "run", steps=9, checkpoint=4)
+    monkeypatch.setattr(job, "run_job", lambda *_: pytest.fail("two writers"))
+    words = ("train", "--resume", str(tmp_path / "run"), "--engine", "verl")
+    with one_writer(tmp_path / "run"):
+        with pytest.raises(LockedError, match="is written by another part"):
+            ragen2(*words)
+        ragen2(*words, "--dry-run")
+
+
+def test_an_edited_run_file_is_refused_and_a_change_is_asked_for(tmp_path, monkeypatch):
+    a_run(tmp_path / "run", steps=9, checkpoint=4)
+    file = tmp_path / "run" / "run.toml"
+    words = ("train", "--resume", str(tmp_path / "run"), "--engine", "verl")
+    found = []
+    monkeypatch.setattr(job, "run_job", lambda *_: found.append(load_run(file).steps))
+    whole = file.read_text()
+    file.write_text("")
+    with pytest.raises(ConfigError, match=r"steps was 9, is 200\n"):
+        ragen2(*words)
+    file.write_text(whole)
+    ragen2(*words, "--set", "steps=12")
+    assert found == [12]
+    assert read_sessions(tmp_path / "run")[-1].changed == ["steps is 12 (was 9)"]
 
 
 def test_a_run_of_our_own_loop_is_not_taken_over(tmp_path):

@@ -18,6 +18,7 @@ from ragen2.integrations.verl.publish import newest_step, publish
 from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.translate import verl_checkpoint
 from ragen2.runs.checkpoints import checkpoint_folder
+from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import play_batch
 from ragen2.trainer.state import OfferedTasks, read_state
@@ -127,8 +128,13 @@ def test_a_checkpoint_says_what_its_weights_are_and_holds_them_once(tmp_path):
 def test_a_run_goes_on_from_what_both_have_whole(tmp_path):
     config, ledger = start(tmp_path, "checkpoints.keep=9")
     assert newest_step(ledger.run.path) == 0
-    for step in (2, 4, 6):
+    for step in range(9):
+        ledger.run.append(StepRecord(step=step, metrics={}))
+    for step in (2, 4, 6, 8):
         save(config, ledger, step)
+    assert newest_step(ledger.run.path) == 8
+    lines = ledger.run.steps_file.read_text().splitlines(keepends=True)
+    ledger.run.steps_file.write_text("".join(lines[:8]))  # to step 7
     assert newest_step(ledger.run.path) == 6
     (verl_checkpoint(ledger.run.path, 6) / "data.pt").unlink()  # cut short while saving
     assert newest_step(ledger.run.path) == 4

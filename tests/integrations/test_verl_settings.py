@@ -139,6 +139,7 @@ def test_machines_and_rollout_engine():
         ("model.engine=server", 'model.engine is "server"'),
         ("model.engine_memory=8.0", "model.engine_memory is 8"),
         ("probe.every=5", "probe.every is 5"),
+        ("curriculum.mode=adaptive", "curriculum.mode is 'adaptive'"),
     ],
 )
 def test_what_has_no_counterpart_is_named(override, named):
@@ -219,6 +220,7 @@ READ_BY_THE_JOB = {
     "learner": {"max_bad_updates", "minibatches"},
     "rollout": {
         *("window", "thinking", "actions_per_turn", "format_penalty", "max_tokens", "luck"),
+        *("surplus_actions", "preset"),
     },
     "algorithm": {
         *("credit_to", "turn_gamma", "overlong_buffer", "scale_by_std"),
@@ -235,10 +237,15 @@ SPEED_ONLY = {
 }
 WITH_ANOTHER = {
     "model.lora_alpha": "model.lora_rank=4",
+    "model.frozen": "model.lora_rank=4",
     "algorithm.constant_length": "algorithm.aggregation=seq_mean_token_sum_norm",
     "algorithm.kl_in": "algorithm.kl_coefficient=0.1",
     "probe.buckets": "probe.every=2",
     "probe.edges": "probe.every=2",
+    **{
+        f"curriculum.{name}": "curriculum.mode=adaptive"
+        for name in ("success_low", "success_high", "window", "start_level")
+    },
 }
 """Settings that say nothing until another one does."""
 
@@ -250,7 +257,7 @@ def other_values(field, value):
     if bool in (field.annotation, *typing.get_args(field.annotation)):
         yield value is not True
     elif isinstance(value, int | float):
-        yield from (value * 0.5, value + 1, value * 2 + 3_000)
+        yield from (value * 0.5, value * 0.9, value + 1, value * 2 + 3_000)
     elif isinstance(value, tuple):
         yield from ([0.0, 0.5], ["tensorboard"])
     else:
@@ -279,7 +286,9 @@ def test_no_setting_is_dropped_in_silence(kind):
     base = [f"algorithm.kind={kind}"]
     config = load_run(None, base)
     parts = ["algorithm"] if kind != "grpo" else ["algorithm", "model", "learner", "rollout"]
-    parts += ["evaluation", "checkpoints", "probe", "logging"] if kind == "grpo" else []
+    parts += (
+        ["evaluation", "checkpoints", "probe", "logging", "curriculum"] if kind == "grpo" else []
+    )
     unheard = [
         f"{part}.{name}"
         for part in parts

@@ -126,9 +126,10 @@ def test_titles_and_names_are_text():
     assert "&lt;script&gt;" in text
 
 
-def test_a_figure_in_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunError, match="cannot be written: No such file or directory"):
-        save_figure([chart_figure(Chart("t", [LINE]))], tmp_path / "gone" / "a.svg", "svg")
+def test_a_figure_in_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"a\.svg cannot be written: File exists"):
+        save_figure([chart_figure(Chart("t", [LINE]))], tmp_path / "file" / "a.svg", "svg")
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):

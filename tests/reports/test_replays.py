@@ -66,8 +66,22 @@ def test_an_episode_is_told_turn_by_turn(row):
     assert first["seen"]["board"]["rows"] == [["P", "_"], ["_", "G"]]
     assert second["seen"]["board"]["rows"] == [["_", "_"], ["P", "G"]]
     assert found["end"]["board"]["rows"] == [["_", "_"], ["P", "G"]]
-    assert (first["actions"], first["executed"]) == (["Up", "Down"], 1)
+    assert (first["actions"], first["fates"]) == (["Up", "Down"], ["taken", "not taken"])
     assert first["raw"] == "", "the reply holds nothing but its parts"
+
+
+def test_it_is_told_what_became_of_each_action(row):
+    one = row()
+    one["turns"][0] |= {
+        "actions": ["Fly", "Up", "Down", "Left"],
+        "executed": ["Up", "Down"],
+        "effective": [True, False],
+        "unknown": ["Fly"],
+        "valid": False,
+    }
+    (turn,) = episode_of(one, None, {})["turns"]
+    assert turn["fates"] == ["unknown", "taken", "without effect", "not taken"]
+    assert turn["problem"] == "unknown action 'Fly'"
 
 
 def test_a_malformed_reply_is_shown_as_it_was_sampled(row):

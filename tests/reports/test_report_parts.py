@@ -101,7 +101,7 @@ def test_events_are_read_off_notes_sessions_and_checkpoints(tmp_path):
         1: "",
         2: "no update: no prompt has reward variance",
         3: "early warning: MI fell; the last healthy checkpoint, of step 1, is kept",
-        4: "no update: no kept prompt has a sampled token; early warning cleared",
+        4: "no update: no kept prompt has a sampled token; curriculum: level 0 of 2; early warning cleared",
         5: "something else; with a second half",
         6: "the run ends here: the filter kept no prompt for 5 steps in a row",
     }
@@ -122,6 +122,7 @@ def test_events_are_read_off_notes_sessions_and_checkpoints(tmp_path):
     assert found == [
         (2, "filter_empty"),
         (3, "warning"),
+        (4, "note"),
         (4, "note"),
         (4, "warning"),
         (4, "resume"),

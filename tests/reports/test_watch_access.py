@@ -1,4 +1,4 @@
-"""Who is answered: local names on loopback, the token elsewhere."""
+"""Who is answered: those who have the token, on loopback under local names only."""
 
 from __future__ import annotations
 
@@ -29,32 +29,42 @@ def test_other_addresses_and_names_are_not(host):
         ("localhost", "localhost"),
         ("[::1]:80", "::1"),
         ("[::1]", "::1"),
+        ("[::1].evil.com", ""),
+        ("[::1].evil.com:80", ""),
+        ("[::1]evil.com", ""),
+        ("[::1", ""),
+        ("[::1]:80:evil.com", ""),
+        ("::1", ""),
+        ("127.0.0.1:evil.com", ""),
+        ("127.0.0.1:80@evil.com", ""),
+        ("localhost:", ""),
+        ("localhost\n", ""),
+        ("localhost, evil.com", ""),
+        ("", ""),
     ],
 )
-def test_the_port_of_a_host_header_does_not_matter(header, name):
+def test_a_host_header_is_a_name_with_or_without_a_port_and_nothing_else(header, name):
     assert host_name(header) == name
 
 
-def test_loopback_needs_no_token_and_answers_local_names_only():
-    access = Access.on("127.0.0.1")
-    assert access.token == ""
-    assert access.admits("127.0.0.1:9", "")
-    assert access.admits("localhost", "")
-    assert not access.admits("evil.com:9", "")
-    assert not access.admits("", "")
-    assert not access.admits(None, "")
+def test_on_loopback_local_names_only_are_answered():
+    access = Access(True)
+    for host in ("127.0.0.1:9", "localhost", "[::1]"):
+        assert access.admits([host], [access.token])
+        assert not access.admits([host], [])
+    for hosts in (["evil.com:9"], ["[::1].evil.com"], [""], [], ["localhost", "evil.com"]):
+        assert not access.admits(hosts, [access.token])
 
 
-def test_elsewhere_only_the_token_counts():
-    access = Access.on(EVERYWHERE)
-    assert access.admits("any.name", access.token)
-    assert not access.admits("127.0.0.1", "")
-    assert not access.admits("127.0.0.1", access.token[:-1])
-    assert not access.admits("127.0.0.1", access.token + "x")
-    assert not access.admits("127.0.0.1", "ä" * 32)
+def test_everywhere_the_token_counts():
+    access = Access(False)
+    assert access.admits(["any.name"], [access.token])
+    assert access.admits([], ["wrong", access.token])
+    for wrong in ("", access.token[:-1], access.token + "x", "ä" * 32):
+        assert not access.admits(["127.0.0.1"], [wrong])
 
 
 def test_every_server_has_a_token_of_its_own_that_cannot_be_guessed():
-    tokens = {Access.on(EVERYWHERE).token for _ in range(50)}
+    tokens = {Access(True).token for _ in range(50)}
     assert len(tokens) == 50
     assert min(map(len, tokens)) >= 32

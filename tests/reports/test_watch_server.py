@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, RunError
 from ragen2.reports.watch import Snapshots, WatchServer
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the case that asks for a token
+UNSENT = "unsent"
+"""In place of a header that is not sent."""
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -53,9 +55,12 @@ def public(folder: Path) -> Iterator[WatchServer]:
 
 def ask(server: WatchServer, path: str, method: str = "GET", **headers: str) -> Answer:
     """The raw path goes onto the wire as it is: no client tidies it up."""
+    headers = {"Authorization": f"Bearer {server.access.token}", **headers}
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
     connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
     for name, value in headers.items():
+        if value == UNSENT:
+            continue
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
     answer = connection.getresponse()
@@ -95,7 +100,7 @@ def test_answers_are_packed_for_those_who_take_it(local):
 def test_a_connection_serves_many_requests(local):
     connection = http.client.HTTPConnection("127.0.0.1", local.server_address[1], timeout=30)
     for path, status in [("/", 200), ("/nothing", 404), ("/data.json", 200)] * 3:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {local.access.token}"})
         answer = connection.getresponse()
         assert (answer.status, bool(answer.read())) == (status, True)
     connection.close()
@@ -137,7 +142,10 @@ def test_only_reading_is_possible(local):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.com", "evil.com:80", "127.0.0.1.evil.com", "", "192.168.0.5", "localhost.evil.com"],
+    [
+        *("evil.com", "evil.com:80", "127.0.0.1.evil.com", "", "192.168.0.5", "localhost.evil.com"),
+        *("[::1].evil.com", "[::1].evil.com:80", "[::1", "[", "localhost:80:evil.com"),
+    ],
 )
 def test_a_foreign_name_for_this_machine_is_refused(local, host):
     for path in ("/", "/data.json", "/block.json?name=replays-r0-3", "/nothing"):
@@ -156,18 +164,79 @@ def test_a_request_without_a_host_is_refused(local):
         assert b" 403 " in wire.recv(4096).partition(b"\r\n")[0]
 
 
-def test_elsewhere_than_on_loopback_the_token_is_asked_for(public):
-    token = public.access.token
-    assert ask(public, f"/?token={token}")[0] == 200
-    assert ask(public, f"/data.json?since=x&token={token}", Host="some.machine:80")[0] == 200
-    for wrong in ("", "?token=", f"?token={token}x", f"?token={token[:-1]}", "?token=%C3%A4%00"):
-        for path in ("/", "/data.json", "/block.json", "/nothing"):
-            assert ask(public, path + wrong)[::2] == (403, b"403 Forbidden\n")
+@pytest.mark.parametrize("server", ["local", "public"])
+def test_without_the_token_nobody_is_answered(server, request):
+    asked = request.getfixturevalue(server)
+    token = asked.access.token
+    wrong = (
+        "",
+        "?token=",
+        f"?token={token}x",
+        f"?token={token[:-1]}",
+        "?token=%C3%A4%00",
+        "?t=%ff",
+    )
+    for path in ("/", "/data.json", "/block.json", "/nothing"):
+        for query in wrong:
+            assert ask(asked, path + query, Authorization=UNSENT)[::2] == (403, b"403 Forbidden\n")
+    for header in ("", "Bearer", "Bearer x", token, f"Basic {token}"):
+        assert ask(asked, "/data.json", Authorization=header)[0] == 403
+    assert ask(asked, "/data.json", Authorization=UNSENT, Cookie=f"other={token}")[0] == 403
 
 
-def test_the_address_is_the_one_a_browser_needs(local, public):
-    assert local.url == f"http://127.0.0.1:{local.server_address[1]}/"
-    assert public.url.endswith(f":{public.server_address[1]}/?token={public.access.token}")
+@pytest.mark.parametrize("server", ["local", "public"])
+def test_the_printed_address_opens_the_page_and_a_cookie_keeps_it_open(server, request):
+    asked = request.getfixturevalue(server)
+    path = asked.url.partition(f":{asked.server_address[1]}")[2]
+    assert path == f"/?token={asked.access.token}"
+    status, headers, _ = ask(asked, path, Authorization=UNSENT)
+    assert status == 200
+    cookie, *rules = headers["Set-Cookie"].split("; ")
+    assert set(rules) == {"HttpOnly", "SameSite=Strict", "Path=/"}
+    for kept in (cookie, f"a=1; {cookie}; b=2"):
+        assert ask(asked, "/data.json", Authorization=UNSENT, Cookie=kept)[0] == 200
+    assert "Set-Cookie" not in ask(asked, "/data.json", Authorization=UNSENT, Cookie=cookie)[1]
+    assert "Set-Cookie" not in ask(asked, "/?token=x", Authorization=UNSENT)[1]
+
+
+def test_two_servers_of_one_machine_have_cookies_of_their_own(local, public):
+    cookies = [
+        ask(one, f"/?token={one.access.token}")[1]["Set-Cookie"].partition("=")[0]
+        for one in (local, public)
+    ]
+    assert cookies[0] != cookies[1]
+
+
+def test_a_head_is_an_answer_without_its_body(local):
+    for path in ("/", "/data.json", "/block.json?name=replays-r0-3", "/nothing"):
+        wanted = ask(local, path)
+        found = ask(local, path, method="HEAD")
+        assert (found[0], found[2]) == (wanted[0], b"")
+        assert found[1]["Content-Length"] == wanted[1]["Content-Length"]
+    assert ask(local, "/data.json", method="HEAD", Authorization=UNSENT)[::2] == (403, b"")
+
+
+@pytest.mark.parametrize("path", ["http://[", "http://[::1", "x://[]"])
+def test_an_address_that_is_none_is_refused_without_a_word_in_the_log(local, path, caplog, capsys):
+    with socket.create_connection(("127.0.0.1", local.server_address[1]), timeout=30) as wire:
+        lines = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        wire.sendall(lines.encode("latin-1"))
+        assert b" 400 " in wire.recv(4096).partition(b"\r\n")[0]
+    assert caplog.text == ""
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "host", ["", "0", "0x0", "0.0", "000.000.000.000", "0::0", "::ffff:0.0.0.0"]
+)
+def test_only_by_its_name_is_every_address_listened_on(folder, host):
+    with pytest.raises(ConfigError, match=r"--host '.*' would listen on every address; give "):
+        WatchServer(host, 0, "", Snapshots([folder], build))
+
+
+def test_another_name_of_loopback_is_treated_as_loopback(folder):
+    with WatchServer("127.1", 0, "", Snapshots([folder], build)) as server:
+        assert server.access.is_local
 
 
 def test_answers_may_not_be_kept_framed_or_passed_on(local):

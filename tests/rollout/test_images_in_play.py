@@ -7,7 +7,8 @@ from ragen2.backends.scripted import IMAGE, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import make
 from ragen2.errors import ModelError
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import require_vision, turn_message, with_images_of
+from ragen2.rollout.context import require_vision, with_images_of
+from ragen2.rollout.prompts import PromptSettings, PromptWriter, TurnState
 from ragen2.trainer.update import contiguous_turns, samples_of
 from ragen2.types import Image, Message
 
@@ -31,6 +32,7 @@ def _played(env, **settings):
     return group
 
 
+BRIEF = PromptSettings(style="brief")
 ENV = make("FrozenLake", observation="image", slip=0.5, hole_ratio=0.0, size=6, min_distance=8)
 
 
@@ -38,7 +40,7 @@ def test_the_first_image_is_part_of_the_prompt():
     group = _played(ENV)
     first = Image(ENV.start(100_000, 0).shown_image)
     assert group.prompt.messages[1].images == (first,)
-    assert group.prompt.messages[1].content == "Actions left 10"
+    assert group.prompt.messages[1].content == "Turn 1 of 5.\nYou may take 10 more actions."
     for one in group.trajectories:
         assert one.turns[0].images == (first,)
 
@@ -127,12 +129,12 @@ def test_the_policy_is_handed_the_images_of_the_prompt():
     ]
 
 
-def test_text_observations_are_worded_as_ever():
-    assert turn_message("You", actions_left=3, problem="").content == "You\nActions left 3"
-    assert turn_message("", actions_left=3, problem="").content == "\nActions left 3"
-    with_image = turn_message("You", actions_left=3, problem="late", image=_image(1))
+def test_a_message_holds_its_image():
+    writer = PromptWriter.of(ENV, Rollout(), PromptSettings(style="brief"))
+    with_image = writer.turn(TurnState("You", 3, problem="late", image=_image(1)))
     assert with_image.content == "Your last reply was not valid: late.\nYou\nActions left 3"
     assert with_image.images == (_image(1),)
+    assert writer.turn(TurnState("", 3, image=_image(1))).content == "Actions left 3"
 
 
 def test_old_images_are_dropped_from_messages_not_their_words():
@@ -158,12 +160,12 @@ def test_a_model_that_reads_text_only_is_refused_before_anything_is_played():
 def test_an_image_that_leaves_no_room_for_a_reply_is_refused():
     policy = ScriptedPolicy(_walk)
     policy.max_context = 500
-    require_vision(make("FrozenLake"), policy, Rollout())
+    require_vision(make("FrozenLake"), policy, Rollout(), BRIEF)
     with pytest.raises(ModelError) as error:
-        require_vision(ENV, policy, Rollout(max_tokens=200))
-    assert "an image of 168 x 168 pixels is" in str(error.value)
-    assert "with rollout.max_tokens 200 that is more than the 500 this model reads" in str(
-        error.value
+        require_vision(ENV, policy, Rollout(max_tokens=200), BRIEF)
+    assert str(error.value).startswith(
+        "a first prompt with an image of 168 x 168 pixels and a reply of 200 tokens (rollout.max_tokens) "
+        "are more than the 500 tokens this model reads; show smaller images"
     )
     policy.max_context = 5000
-    require_vision(ENV, policy, Rollout(max_tokens=200))
+    require_vision(ENV, policy, Rollout(max_tokens=200), BRIEF)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.envs import Bandit, Env, Episode, FrozenLake, Step
+from ragen2.errors import GradingError
 from ragen2.rollout import Rollout, Task, play
+from ragen2.rollout.prompts import PromptSettings
 from ragen2.types import Finish, StopReason, Trajectory
 
 STILL = FrozenLake(slip=0.0)
@@ -26,15 +28,26 @@ def one(
     """One episode under a scripted policy."""
     writer = reply if callable(reply) else lambda prompt, rng: reply
     policy = ScriptedPolicy(writer)
-    return play(env, policy, [[Task(seed, 0)]], Rollout(**settings), key=("test",))[0].trajectories[
-        0
-    ]
+    plain = PromptSettings(style="reference", examples=0)
+    groups = play(env, policy, [[Task(seed, 0)]], Rollout(**settings), key=("test",), prompt=plain)
+    return groups[0].trajectories[0]
 
 
 def expert_reply(env: Env, seed: int) -> Callable[[str, np.random.Generator], str]:
     """Follows the plan of a fresh episode, one action a turn."""
     plan = list(env.start(seed, 0).expert())
     return lambda prompt, rng: "go" + WALK.format(plan.pop(0))
+
+
+def against_the_border(env: Env) -> dict[str, object]:
+    """A task, and a reply that moves against its border twice, which changes nothing."""
+    seed, move = next(
+        (seed, move)
+        for seed in range(100)
+        for move in ("Left", "Down", "Right", "Up")
+        if not env.start(seed, 0).step(move).effective
+    )
+    return {"seed": seed, "reply": "a" + WALK.format(f"{move} || {move}")}
 
 
 def random_reply(prompt: str, rng: np.random.Generator) -> str:
@@ -79,6 +92,8 @@ class FragileEpisode(Episode):
         self.last = action
         if action == "act":
             raise ZeroDivisionError("cannot act")
+        if action == "run":
+            raise GradingError("no wall")
         return Step(reward=0.5, done=action == "see", solved=action == "see")
 
     def expert(self) -> tuple[str, ...]:
@@ -218,11 +233,12 @@ def test_the_next_turn_tells_what_was_wrong():
     assert "Your last reply was not valid: no </think>." in decode(trajectory.turns[1].prompt_ids_T)
 
 
-def test_an_unknown_action_is_executed_penalised_and_told():
+def test_an_unknown_action_does_nothing_is_penalised_and_told():
     trajectory = one(STILL, "a" + WALK.format("Fly"))
     first = trajectory.turns[0]
     assert first.reply.valid
-    assert (first.executed, first.reward, first.penalty) == (("Fly",), 0.0, -0.1)
+    assert (first.executed, first.unknown) == ((), ("Fly",))
+    assert (first.reward, first.penalty, first.problem) == (0.0, -0.1, "unknown action 'Fly'")
     assert "not valid: unknown action 'Fly'." in decode(trajectory.turns[1].prompt_ids_T)
 
 
@@ -234,10 +250,19 @@ def test_a_long_unknown_action_is_told_in_part():
 
 def test_too_many_actions_take_the_first_ones_with_one_penalty():
     env = FrozenLake(slip=0.0, max_turns=1)
-    trajectory = one(env, "a" + WALK.format("Fly || Fly || Fly"), actions_per_turn=2)
-    assert trajectory.turns[0].executed == ("Fly", "Fly")
-    assert trajectory.turns[0].reply.problem == "3 actions, only 2 are taken"
+    strict = {"actions_per_turn": 2, "surplus_actions": "invalid"}
+    trajectory = one(env, "a" + WALK.format("Fly || Fly || Fly"), **strict)
+    assert trajectory.turns[0].unknown == ("Fly", "Fly")
+    assert trajectory.turns[0].problem == "3 actions, only 2 are taken"
     assert trajectory.reward == pytest.approx(-0.1)
+
+
+def test_known_actions_of_a_reply_are_taken_and_it_is_told_which_of_them_did_something():
+    env = FrozenLake(slip=0.0, max_turns=1)
+    turn = one(env, "a" + WALK.format("Fly || Up || Down"), actions_per_turn=3).turns[0]
+    assert (turn.executed, turn.unknown) == (("Up", "Down"), ("Fly",))
+    episode = env.start(3, 0)
+    assert turn.effective == tuple(episode.step(action).effective for action in ("Up", "Down"))
 
 
 def test_a_valid_reply_has_no_penalty():
@@ -253,8 +278,7 @@ def test_the_penalty_is_a_setting():
 @given(seed=st.integers(0, 10**6))
 def test_the_return_is_rewards_plus_one_penalty_for_each_bad_turn(seed):
     trajectory = one(STILL, random_reply, seed=seed)
-    unknown = {"Fly"}
-    bad = sum(not t.reply.valid or bool(unknown & {*t.executed}) for t in trajectory.turns)
+    bad = sum(not t.reply.valid or "Fly" in t.unknown for t in trajectory.turns)
     assert trajectory.reward == pytest.approx(float(trajectory.solved) - 0.1 * bad)
 
 
@@ -278,16 +302,22 @@ def test_it_ends_at_max_turns():
 
 def test_it_ends_at_max_actions_and_takes_no_action_beyond():
     env = FrozenLake(slip=0.0, max_turns=9, max_actions=3)
-    trajectory = one(env, "a" + WALK.format("Fly || Fly"), actions_per_turn=2)
+    trajectory = one(env, **against_the_border(env), actions_per_turn=2)
     assert trajectory.stop is StopReason.MAX_ACTIONS
-    assert [turn.executed for turn in trajectory.turns] == [("Fly", "Fly"), ("Fly",)]
+    assert [len(turn.executed) for turn in trajectory.turns] == [2, 1]
+
+
+def test_unknown_actions_spend_no_budget():
+    env = FrozenLake(slip=0.0, max_turns=4, max_actions=2)
+    trajectory = one(env, "a" + WALK.format("Fly"))
+    assert (trajectory.stop, len(trajectory.turns)) == (StopReason.MAX_TURNS, 4)
 
 
 def test_the_prompt_says_how_many_actions_are_left():
     env = FrozenLake(slip=0.0, max_turns=9, max_actions=5)
-    trajectory = one(env, "a" + WALK.format("Fly || Fly"), history="current")
+    trajectory = one(env, **against_the_border(env), history="current")
     left = [
-        int(re.search(r"Actions left (\d+)", decode(turn.prompt_ids_T))[1])
+        int(re.search(r"You may take (\d+) more action", decode(turn.prompt_ids_T))[1])
         for turn in trajectory.turns
     ]
     assert left == [5, 3, 1]
@@ -336,6 +366,11 @@ def test_an_environment_that_cannot_show_itself_becomes_data():
     assert not trajectory.solved
     assert trajectory.turns[0].executed == ("wait", "see")
     assert trajectory.reward == 1.0
+
+
+def test_a_sandbox_that_fails_does_not_become_a_reward():
+    with pytest.raises(GradingError, match="no wall"):
+        one(Fragile(), "a" + WALK.format("wait || run"))
 
 
 def test_one_broken_episode_does_not_stop_the_others():
@@ -396,7 +431,7 @@ def test_sampling_follows_the_settings():
     noted: list = []
     rollout = Rollout(temperature=0.7, top_p=0.9, top_k=5, max_tokens=33)
     play(Bandit(), Noting(lambda prompt, rng: "x"), [[Task(1, 0)]], rollout, key=("test",))
-    assert noted[0] == rollout.sampling
+    assert noted[0] == rollout.sampling(STILL)
     assert (noted[0].temperature, noted[0].top_p, noted[0].top_k) == (0.7, 0.9, 5)
     assert (noted[0].max_tokens, noted[0].stop) == (33, ("</answer>",))
 

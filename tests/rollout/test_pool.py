@@ -15,7 +15,7 @@ from ragen2.envs.base import Waits
 from ragen2.envs.deepcoder import env as deepcoder
 from ragen2.policy import Request, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.play import SERVER_WORKERS, Pool, num_workers, usable_cores
+from ragen2.rollout.pool import SERVER_WORKERS, Pool, num_workers, usable_cores
 from ragen2.types import Completion, Group, StopReason
 
 ANSWER = "</think><answer>{}</answer>"
@@ -182,7 +182,7 @@ def test_one_cohort_is_sampled_while_the_steps_of_the_other_run(monkeypatch):
     assert calls == [1, 1]
 
 
-def test_what_a_thread_raises_becomes_data_and_is_logged_in_order(caplog):
+def test_what_threads_raise_becomes_data_and_is_told_in_one_line(caplog):
     tasks = [[Task(1, 0)], [Task(2, 0)], [Task(3, 0)]]
     policy = ScriptedPolicy(
         lambda prompt, rng: "a" + ANSWER.format("up" if "of 2\n" in prompt else "up || break")
@@ -193,7 +193,9 @@ def test_what_a_thread_raises_becomes_data_and_is_logged_in_order(caplog):
     broken = groups[0].trajectories[0]
     assert "ZeroDivisionError: as asked" in broken.error
     assert (broken.reward, broken.turns[0].executed, broken.solved) == (0.25, ("up",), False)
-    assert [record.args[1] for record in caplog.records] == [1, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 of 3 episodes of Counter ended early, the first on task 1: ZeroDivisionError: as asked"
+    ]
 
 
 def test_an_error_of_the_sampler_does_not_wait_for_steps_under_way(monkeypatch):
@@ -220,9 +222,9 @@ def test_results_come_in_the_order_of_the_pieces():
     third = threading.Event()
     pieces = [lambda: third.wait(PATIENCE), lambda: 2, lambda: third.set() or 3]
     with Pool(3) as pool:
-        assert pool.begin(pieces)() == [True, 2, 3]
+        assert pool.begin(pieces, None)() == [True, 2, 3]
     with Pool(0) as pool:
-        assert pool.begin([lambda: 1, lambda: 2])() == [1, 2]
+        assert pool.begin([lambda: 1, lambda: 2], None)() == [1, 2]
 
 
 @pytest.mark.parametrize(

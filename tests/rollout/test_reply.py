@@ -8,13 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.backends.scripted import END, ByteTokenizer
+from ragen2.envs import (
+    Bandit,
+    Countdown,
+    DeepCoder,
+    FrozenLake,
+    MetaMathQA,
+    RubiksCube,
+    Sudoku,
+)
 from ragen2.rollout.reply import (
     ReplyFormat,
     action_span,
     parse_reply,
+    read_actions,
     reasoning_span,
     render_reply,
 )
+from ragen2.rollout.settings import Rollout
 from ragen2.types import Completion, Finish
 
 FORM = ReplyFormat(thinking=True, max_actions=2)
@@ -63,8 +74,13 @@ def test_empty_pieces_between_separators_are_not_actions():
         ("a <answer>Up</answer>", Finish.STOP, "a <answer>Up</answer>", "no </think>"),
         ("a</think> Up", Finish.EOS, "a", "no <answer>"),
         ("a</think><answer>Up", Finish.EOS, "a", "no </answer>"),
-        ("a</think> so <answer>Up</answer>", Finish.STOP, "a", "text outside the tags"),
-        ("a</think> b</think><answer>Up</answer>", Finish.STOP, "a", "text outside the tags"),
+        (
+            "<answer>Up</answer> a</think>",
+            Finish.EOS,
+            "<answer>Up</answer> a",
+            "<answer> in the wrong place",
+        ),
+        ("a</think></answer><answer>Up", Finish.EOS, "a", "</answer> in the wrong place"),
     ],
 )
 def test_a_malformed_reply_keeps_its_reasoning_takes_no_action_and_says_why(
@@ -75,16 +91,80 @@ def test_a_malformed_reply_keeps_its_reasoning_takes_no_action_and_says_why(
     assert not reply.valid
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a</think> so <answer>Up</answer>",
+        "a</think> b</think>\n<answer>Up</answer> and that is all",
+        "a</think></answer> <answer>Up</answer>",
+    ],
+)
+def test_text_around_the_two_parts_is_passed_over(text):
+    reply = parse_reply(written(text), FORM)
+    assert (reply.reasoning, reply.actions, reply.problem) == ("a", ("Up",), "")
+
+
 def test_an_answer_without_action_is_not_valid():
     reply = parse_reply(written("a</think><answer> || </answer>"), FORM)
     assert (reply.actions, reply.problem) == ((), "no action in the answer")
 
 
-def test_too_many_actions_are_cut_and_said():
+def test_too_many_actions_are_cut():
     reply = parse_reply(written("a</think><answer>Up||Down||Left</answer>"), FORM)
-    assert reply.actions == ("Up", "Down")
-    assert reply.problem == "3 actions, only 2 are taken"
-    assert not reply.valid
+    assert (reply.actions, reply.problem) == (("Up", "Down"), "")
+
+
+def test_too_many_actions_make_a_reply_invalid_where_that_is_asked_for():
+    strict = Rollout(surplus_actions="invalid").form(FrozenLake())
+    reply = parse_reply(written("a</think><answer>Up||Down||Left</answer>"), strict)
+    assert (reply.actions, reply.problem) == (("Up", "Down"), "3 actions, only 2 are taken")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Up || Down",
+        "up||DOWN",
+        "Up | Down",
+        "Up, Down",
+        "Up Down",
+        "Up; Down.",
+        "Up\nDown",
+        "'Up', \"Down\"",
+        "[Up] || [Down]",
+        "1. Up\n2. Down",
+        "1) Up, 2) Down",
+        "- Up\n- Down",
+        "**Up** || **Down**",
+        "Up then Down",
+        "go up, then move down",
+        "↑ || ↓",
+        "north, south",
+        "U || D",
+    ],
+)
+def test_fixed_actions_are_read_however_they_are_written(answer):
+    form = Rollout().form(FrozenLake())
+    assert read_actions(answer, form) == ("Up", "Down")
+
+
+def test_what_is_no_action_stays_as_it_was_written():
+    form = Rollout().form(FrozenLake())
+    assert read_actions("You cannot pull || Up", form) == ("You cannot pull", "Up")
+    assert read_actions("Up the hill", form) == ("Up the hill",)
+
+
+def test_marks_that_belong_to_a_name_are_not_taken_for_quotes():
+    form = Rollout().form(RubiksCube())
+    assert read_actions("R', 'U' || f'", form) == ("R'", "U", "F'")
+
+
+def test_free_text_is_parted_at_double_bars_alone():
+    form = Rollout().form(Sudoku())
+    assert read_actions("place 2 at (1,3) || clear (1,2)", form) == (
+        "place 2 at (1,3)",
+        "clear (1,2)",
+    )
 
 
 def test_without_thinking_only_the_answer_is_read():
@@ -144,18 +224,6 @@ def test_an_unclosed_reasoning_spans_all_but_the_end_token():
 
 def test_without_thinking_the_reasoning_span_is_empty():
     assert reasoning_span(written("Up</answer>"), PLAIN, TOKENIZER) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("form", "description"),
-    [
-        (FORM, "Reply <think>why</think><answer>up to 2 actions joined by ||</answer>."),
-        (ReplyFormat(max_actions=1), "Reply <think>why</think><answer>action</answer>."),
-        (PLAIN, "Reply <answer>up to 2 actions joined by ||</answer>."),
-    ],
-)
-def test_the_description_states_the_rule(form, description):
-    assert form.description == description
 
 
 @pytest.mark.parametrize("form", [FORM, PLAIN])
@@ -219,7 +287,7 @@ def test_a_token_that_straddles_the_answer_tag_belongs_to_the_tag(text, expected
 SELF_OPENED = ReplyFormat(thinking=True, max_actions=2, prefilled=False)
 
 
-@pytest.mark.parametrize("before", ["", " ", "\n\n"])
+@pytest.mark.parametrize("before", ["", " ", "\n\n", "Well. "])
 def test_a_reply_that_nobody_opened_for_the_model_has_its_own_first_tag(before):
     text = f"{before}<think>down</think>\n<answer>Down</answer> and more"
     reply = parse_reply(written(text, Finish.EOS), SELF_OPENED)
@@ -232,11 +300,6 @@ def test_a_reply_that_nobody_opened_for_the_model_has_its_own_first_tag(before):
     ("text", "reasoning", "problem"),
     [
         ("down</think><answer>Down</answer>", "", "no <think>"),
-        (
-            "Well. <think>down</think><answer>Down</answer>",
-            "down",
-            "text outside the tags",
-        ),
         ("<answer>Down</answer>", "", "no <think>"),
         ("", "", "no <think>"),
         ("\n<think>down", "down", "no </think>"),
@@ -245,3 +308,38 @@ def test_a_reply_that_nobody_opened_for_the_model_has_its_own_first_tag(before):
 def test_without_its_first_tag_such_a_reply_is_not_valid(text, reasoning, problem):
     reply = parse_reply(written(text, Finish.EOS), SELF_OPENED)
     assert (reply.reasoning, reply.actions, reply.problem) == (reasoning, (), problem)
+
+
+@pytest.mark.parametrize("env", [DeepCoder(), MetaMathQA(), Countdown()], ids=lambda env: env.kind)
+def test_an_answer_that_is_one_action_is_never_parted(env):
+    form = Rollout(actions_per_turn=3).form(env)
+    reply = parse_reply(written("a or b</think><answer>a || b</answer>"), form)
+    assert (reply.actions, reply.problem) == (("a || b",), "")
+    assert form.max_actions == 1
+
+
+def test_no_more_actions_are_asked_for_than_are_taken():
+    assert Rollout(actions_per_turn=3).form(Bandit()).max_actions == 1
+    assert Rollout(actions_per_turn=3).form(FrozenLake(max_actions=2)).max_actions == 2
+    assert Rollout(actions_per_turn=3).form(FrozenLake()).max_actions == 3
+
+
+@given(words, actions)
+def test_the_spans_of_a_reply_that_the_model_opens_itself_are_its_two_parts(reasoning, chosen):
+    completion = written(render_reply(reasoning, chosen, SELF_OPENED))
+    start, end = reasoning_span(completion, SELF_OPENED, TOKENIZER)
+    assert TOKENIZER.decode(completion.ids_T[start:end].tolist()) == reasoning
+    start, end = action_span(completion, SELF_OPENED, TOKENIZER)
+    assert TOKENIZER.decode(completion.ids_T[start:end].tolist()) == " || ".join(chosen)
+
+
+def test_a_reply_without_the_tag_that_opens_it_has_no_reasoning():
+    assert reasoning_span(written("so</think>"), SELF_OPENED, TOKENIZER) == (0, 0)
+
+
+def test_the_tags_of_the_reasoning_can_be_others():
+    form = ReplyFormat(think_tags=("[THINK]", "[/THINK]"))
+    completion = written("why[/THINK]<answer>Up</answer>")
+    reply = parse_reply(completion, form)
+    assert (form.prefill, reply.reasoning, reply.actions) == ("[THINK]", "why", ("Up",))
+    assert reasoning_span(completion, form, TOKENIZER) == (0, 3)

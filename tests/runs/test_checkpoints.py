@@ -55,6 +55,37 @@ def test_a_checkpoint_holds_what_was_written_and_a_manifest(tmp_path):
     assert find_damage(folder) == ""
 
 
+def test_a_kill_while_an_old_one_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 1, writer("one"), keep=1)
+
+    def killed(folder: Path, **_) -> None:
+        (folder / "weights").unlink(missing_ok=True)
+        if (folder / "state").exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ragen2.runs.checkpoints.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 2, writer("two"), keep=1)
+    assert steps(tmp_path) == [2]
+    assert find_damage(checkpoint_folder(tmp_path, 2)) == ""
+
+
+def test_an_old_one_that_cannot_be_removed_stays_whole_and_is_named(tmp_path, monkeypatch, caplog):
+    save_checkpoint(tmp_path, 1, writer("one"), keep=1)
+    real = Path.replace
+
+    def refused(self: Path, target: Path) -> Path:
+        if self.name == "step_000001":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", refused)
+    save_checkpoint(tmp_path, 2, writer("two"), keep=1)
+    assert steps(tmp_path) == [1, 2]
+    assert caplog.messages == ["checkpoint step_000001 could not be removed: Input/output error"]
+    assert find_damage(checkpoint_folder(tmp_path, 1)) == ""
+
+
 def test_the_newest_ones_are_kept(tmp_path):
     for step in (1, 2, 3, 10):
         save_checkpoint(tmp_path, step, writer(str(step)), keep=2)
@@ -99,8 +130,8 @@ def test_a_full_disk_says_so_and_leaves_the_older_ones(tmp_path):
     with pytest.raises(RunError) as caught:
         save_checkpoint(tmp_path, 2, failing(NO_SPACE), keep=1)
     assert str(caught.value) == (
-        "checkpoint of step 2 could not be saved: No space left on device; earlier checkpoints are "
-        f"intact, make room and continue with --resume {tmp_path}"
+        "checkpoint of step 2 could not be saved: No space left on device; mend that and continue with "
+        f"--resume {tmp_path}, which goes on from the one before"
     )
     assert os.listdir(tmp_path / "checkpoints") == ["step_000001"]
     assert find_damage(checkpoint_folder(tmp_path, 1)) == ""

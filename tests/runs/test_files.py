@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ragen2.errors import RunError
-from ragen2.runs.files import fill_folder, flush_folder, write_atomically
+from ragen2.runs.checkpoints import find_damage
+from ragen2.runs.files import MANIFEST, fill_folder, flush_folder, write_atomically
 
 
 def full_disk(*_: object) -> None:
@@ -74,7 +75,8 @@ def test_flushing_a_folder_changes_nothing_in_it(tmp_path):
 def test_a_folder_appears_whole(tmp_path):
     folder = tmp_path / "deep" / "model"
     fill_folder(folder, lambda f: (f / "weights").write_text("w"), {"recipe.toml": "x = 1"})
-    assert sorted(os.listdir(folder)) == ["recipe.toml", "weights"]
+    assert sorted(os.listdir(folder)) == [MANIFEST, "recipe.toml", "weights"]
+    assert find_damage(folder) == ""
     assert os.listdir(folder.parent) == ["model"]
 
 

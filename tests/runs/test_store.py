@@ -263,8 +263,9 @@ def test_a_turn_keeps_the_sampled_ids_and_what_came_of_them(run, group):
         turn.reply.reasoning,
         list(turn.reasoning_span),
     )
-    assert (written["actions"], written["executed"]) == (["Up", "Fly"], list(turn.executed))
-    assert (written["valid"], written["problem"]) == (True, "")
+    assert (written["actions"], written["executed"]) == (["Up", "Fly"], ["Up"])
+    assert (written["effective"], written["unknown"]) == (list(turn.effective), ["Fly"])
+    assert (written["valid"], written["problem"]) == (False, "")
     assert (written["observation"], written["reward"]) == (turn.observation, turn.reward)
     assert written["penalty"] == turn.penalty
 

@@ -109,14 +109,17 @@ def test_a_run_that_was_removed_and_made_again_is_followed(run, tail):
 def test_a_last_line_that_a_crash_cut_is_left_out(run, tail):
     run.append(record(0))
     with run.steps_file.open("ab") as file:
-        file.write(b'{"step": 1, "metr\n')
+        file.write(b'{"step": 1, "metr')
     assert steps(tail) == [0]
     assert steps(tail) == [one.step for one in run.records()]
 
 
-def test_a_damaged_line_in_the_middle_is_named(run, tail):
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_damaged_line_is_named_for_a_crash_leaves_none_with_an_end(run, tail, is_last):
     run.append(record(0))
+    after = b"" if is_last else record(2).model_dump_json().encode() + b"\n"
     with run.steps_file.open("ab") as file:
-        file.write(b"nonsense\n" + record(2).model_dump_json().encode() + b"\n")
-    with pytest.raises(RunError, match=r"steps.jsonl line 2 is damaged: 'nonsense'"):
-        tail.records()
+        file.write(b"nonsense\n" + after)
+    for read in (tail.records, run.records):
+        with pytest.raises(RunError, match=r"steps.jsonl line 2 is damaged: 'nonsense'"):
+            read()

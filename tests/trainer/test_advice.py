@@ -120,6 +120,20 @@ def test_remarks_follow_the_reason_that_decided():
     )
 
 
+@pytest.mark.parametrize(
+    ("success", "easier_levels", "is_advised"),
+    [(0.019, 3, True), (0.0, 3, True), (0.02, 3, False), (0.019, 0, False)],
+)
+def test_rare_success_asks_for_easier_tasks_where_there_are_any(success, easier_levels, is_advised):
+    advice = decide(replace(FOUND, easier_levels=easier_levels), rollout__success=success)
+    remark = (
+        f"{success:.1%} of rollouts succeed, too few to learn from; 3 easier levels are there: "
+        "`--set curriculum.mode=adaptive`"
+    )
+    assert (remark in advice.reasons) is is_advised
+    assert advice.decision is Decision.FILTER
+
+
 def test_a_batch_without_any_variance_has_no_ratio_and_needs_none():
     metrics = {name: value for name, value in HEALTHY.items() if "over_mean" not in name}
     found = PreflightFindings(metrics | {"reward/dead_ratio": 1.0}, num_prompts=8)

@@ -24,7 +24,7 @@ ROLLOUT = Rollout(actions_per_turn=1)
 
 def first_arm(prompt: str, rng: np.random.Generator) -> str:
     """Says which arms it is shown, and takes the first."""
-    arms = prompt.split("Arms: ")[1].split("\n", maxsplit=1)[0]
+    arms = prompt.rpartition("Arms: ")[2].split("assistant", maxsplit=1)[0].strip()
     return f"{arms}</think><answer>{arms.split(',')[0]}</answer>"
 
 

@@ -43,6 +43,7 @@ def config(algorithm: Algorithm, lora_rank: int) -> RunConfig:
         evaluation={"every": 3, "tasks": 2, "probe_prompts": 0},
         checkpoints={"every": 1, "keep": STEPS},
         stops={"variance_baseline": 2, "variance_steps": 50},
+        curriculum={"mode": "adaptive", "window": 8, "start_level": 2},
     )
 
 
@@ -69,12 +70,9 @@ def run_to(
         run.rewind(resume)
     else:
         run = RunDirectory.create(folder, dump_config(settings))
-    done = resume
 
     def stop_asked() -> bool:
-        nonlocal done
-        done += 1
-        return done >= until
+        return run.records()[-1].step >= until
 
     return train(settings, agent.policy, agent.learner, run, state=state, stop_asked=stop_asked)
 
@@ -89,7 +87,7 @@ def test_a_broken_run_goes_on_to_the_same_weights_and_records(tmp_path, memory):
     run_to(broken, settings, until=2)
     assert run_to(broken, settings, resume=2) == wanted
     assert wanted.stops.baseline_count > 0
-    assert len(wanted.recent) == STEPS
+    assert len(wanted.recent) == len(wanted.curriculum.success) == STEPS
     records = [
         [record.model_dump(exclude={"seconds"}) for record in RunDirectory.open(run).records()]
         for run in (whole, broken)

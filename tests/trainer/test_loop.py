@@ -356,7 +356,9 @@ Env.registry.pop("BrokenLake")  # known to this file only
 
 def test_a_reward_that_is_no_number_stops_the_run_and_names_the_task(new_run):
     configuration = config(env=BrokenLake())
-    with pytest.raises(EnvError, match=r"^BrokenLake seed 100000 returned a reward of nan"):
+    with pytest.raises(
+        EnvError, match=r"^all 16 episodes of BrokenLake .* on task 100000: .* gave the reward nan"
+    ):
         trained(configuration, new_run(configuration))
 
 

@@ -11,11 +11,12 @@ from planted import PLANTS, PlantedCountdown, PlantedLake, add_up, walk
 
 from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.config import RunConfig
-from ragen2.envs import Countdown
+from ragen2.envs import Countdown, FrozenLake
 from ragen2.filtering import Filter, KeepAll, TopP
+from ragen2.progress import ProgressReport, reported_to
 from ragen2.rollout import Rollout
 from ragen2.trainer.batch import training_tasks
-from ragen2.trainer.preflight import PHASES, forecast_filters, preflight, ratio_interval
+from ragen2.trainer.preflight import forecast_filters, preflight, ratio_interval
 
 WALKER = ScriptedPolicy(walk, lambda prompt, text: -1.0 if text[-3:] in prompt else -2.0)
 
@@ -27,15 +28,24 @@ def planted_config(**settings) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def found():
-    told: list[tuple[str, str]] = []
-    result = preflight(planted_config(), WALKER, lambda phase, doing: told.append((phase, doing)))
-    return result, told
+    said: list[ProgressReport] = []
+    with reported_to(said.append):
+        result = preflight(planted_config(), WALKER)
+    return result, said
 
 
-def test_it_goes_through_its_phases_in_order(found):
-    _, told = found
-    assert list(dict.fromkeys(phase for phase, _ in told)) == list(PHASES)
-    assert told[0] == ("rollout", "turn 1, 72 replies")
+def test_it_reports_its_phases_in_order(found):
+    _, said = found
+    assert list(dict.fromkeys(one.doing for one in said)) == [
+        "playing PlantedLake",
+        "judging 12 prompts",
+        "playing the same actions under other luck",
+        f"trying {len(Filter.kinds())} filters",
+        "playing without the model",
+        "scoring the reasoning",
+    ]
+    ended = [one.done for one in said if one.doing == "playing PlantedLake"]
+    assert (ended[0], ended, said[0].total) == (0, sorted(ended), 72)
 
 
 def test_it_plays_the_first_batch_of_the_run(found):
@@ -100,6 +110,21 @@ def test_everything_can_be_written_as_json_and_nothing_is_made_up(found):
 def test_the_same_run_gives_the_same_preflight(found):
     result, _ = found
     assert preflight(planted_config(), WALKER).as_dict() == result.as_dict()
+
+
+def test_tasks_that_nobody_solves_ask_for_a_curriculum_and_are_the_run_s_own():
+    lost = ScriptedPolicy(lambda prompt, rng: "far away</think><answer>Up</answer>")
+    rollout = Rollout(prompts=8, group_size=4)
+    env = FrozenLake(size=8, min_distance=9, max_actions=2)
+    result = preflight(RunConfig(env=env, rollout=rollout), lost)
+    assert (
+        "0.0% of rollouts succeed, too few to learn from; 8 easier levels are there"
+        in "\n".join(result.advice.reasons)
+    )
+    adaptive = RunConfig(env=env, rollout=rollout, curriculum={"mode": "adaptive"})
+    again = preflight(adaptive, lost)
+    assert again.metrics == result.metrics
+    assert "curriculum" not in "\n".join(again.advice.reasons)
 
 
 def test_without_reasoning_collapse_is_absent():

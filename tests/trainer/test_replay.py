@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -148,6 +149,8 @@ def test_format_penalties_are_the_policys():
 class Broken:
     """An environment that can be started and no more."""
 
+    kind = "Broken"
+    step_timeout = 0.0
     stochastic = False
     reward_range = (0.0, 1.0)
     max_actions = 3
@@ -160,7 +163,10 @@ class Broken:
 def test_an_environment_that_raises_gives_no_contrasts_and_says_why(group_of):
     found = EnvReplayer(Broken()).contrasts(group_of([0.0, 0.0], seed=4), 2)
     assert found.plays == Contrasts().plays
-    assert found.problem == "ValueError: no task 4"
+    assert re.fullmatch(
+        r"Broken: start of task 4 raised ValueError: no task 4 \(test_replay.py, line \d+\)",
+        found.problem,
+    )
 
 
 def test_contrasts_of_a_deterministic_environment_replay_no_member():

@@ -14,6 +14,7 @@ from ragen2.backends.scripted import END, ByteTokenizer, ScriptedPolicy
 from ragen2.envs import FrozenLake
 from ragen2.errors import EnvError
 from ragen2.rollout import Rollout, Task, play
+from ragen2.rollout.prompts import Opening, PromptSettings, PromptWriter
 from ragen2.trainer.update import (
     contiguous_turns,
     conversation,
@@ -207,7 +208,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=5), st.sampled_from(["", "<think>"]))
 def test_a_dialogue_trains_on_its_replies_and_the_end_of_each(pairs, prefill):
     dialogue = Dialogue(
-        Message("system", "rules"),
+        Opening(Message("system", "rules")),
         tuple(Message("user", user) for user, _ in pairs),
         tuple(reply for _, reply in pairs),
     )
@@ -218,12 +219,14 @@ def test_a_dialogue_trains_on_its_replies_and_the_end_of_each(pairs, prefill):
 
 
 def test_a_dialogue_reads_as_the_same_play_would():
-    env, form = FrozenLake(slip=0.0), Rollout().form
-    dialogue = script_episode(env, Script(quality=1.0, groundedness=1.0), form, seed=0, index=1)
+    env = FrozenLake(slip=0.0)
+    writer = PromptWriter.of(env, Rollout(), PromptSettings(style="brief"))
+    form, script = writer.form, Script(quality=1.0, groundedness=1.0)
+    dialogue = script_episode(writer, script, seed=0, index=1)
     sample = dialogue_sample(dialogue, EndingTokenizer(), form.prefill)
     text = "".join(
         f"{user.role}: {user.content}assistant: {form.prefill}{reply}"
         for user, reply in zip(dialogue.users, dialogue.replies, strict=True)
     )
-    system = f"system: {dialogue.system.content}"
+    system = f"system: {dialogue.opening.system.content}"
     assert EndingTokenizer().decode(sample.ids_T.tolist()) == system + text

@@ -9,6 +9,7 @@ from ragen2.backends.scripted import END, ByteTokenizer
 from ragen2.config import load_config
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.rollout import Rollout
+from ragen2.rollout.prompts import PromptSettings, PromptWriter
 from ragen2.trainer.warmstart import (
     Script,
     Supervised,
@@ -101,13 +102,18 @@ def test_a_new_tokenizer_reads_every_form_of_observation():
 
 def test_where_a_prompt_holds_one_turn_each_turn_is_a_lesson_of_its_own():
     env = FrozenLake(slip=0.0, observation="image", min_distance=3)
-    dialogue = script_episode(env, Script(1.0, 1.0), Rollout().form, seed=0, index=0)
+    dialogue = script_episode(
+        PromptWriter.of(env, Rollout(), PromptSettings(style="brief")),
+        Script(1.0, 1.0),
+        seed=0,
+        index=0,
+    )
     assert len(dialogue.users) > 1
     assert lessons(dialogue, Rollout()) == [dialogue]
     alone = lessons(dialogue, Rollout(history="current"))
     assert [one.users for one in alone] == [(user,) for user in dialogue.users]
     assert [one.replies for one in alone] == [(reply,) for reply in dialogue.replies]
-    assert {one.system for one in alone} == {dialogue.system}
+    assert {one.opening for one in alone} == {dialogue.opening}
 
 
 def test_lessons_of_one_turn_are_trained_on_as_they_will_be_seen():

@@ -10,7 +10,9 @@ import pytest
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.bandit import PAIRS
 from ragen2.envs.frozen_lake import ACTIONS, Lake
+from ragen2.rollout.prompts import PromptWriter
 from ragen2.rollout.reply import ReplyFormat, parse_reply
+from ragen2.rollout.wording import BRIEF
 from ragen2.trainer.warmstart import Dialogue, Script, script_episode
 from ragen2.types import Completion, Finish, Reply
 
@@ -23,7 +25,8 @@ CELL = re.compile(r"\((\d+),(\d+)\)")
 def episodes(
     script: Script, env=STILL, form: ReplyFormat = FORM, count: int = EPISODES
 ) -> list[Dialogue]:
-    return [script_episode(env, script, form, seed=0, index=i) for i in range(count)]
+    writer = PromptWriter(env, form, BRIEF)
+    return [script_episode(writer, script, seed=0, index=i) for i in range(count)]
 
 
 def parsed(reply: str, form: ReplyFormat = FORM) -> Reply:
@@ -152,10 +155,11 @@ def test_episodes_respect_the_limits_of_the_environment():
 
 def test_the_same_script_gives_the_same_episode_and_another_index_another():
     script = Script(0.5, 0.5)
-    first, again, other = (script_episode(STILL, script, FORM, 0, index) for index in (1, 1, 2))
+    writer = PromptWriter(STILL, FORM, BRIEF)
+    first, again, other = (script_episode(writer, script, 0, index) for index in (1, 1, 2))
     assert first == again
     assert first != other
-    assert first != script_episode(STILL, script, FORM, 1, 1)
+    assert first != script_episode(writer, script, 1, 1)
 
 
 def test_scripted_tasks_are_never_evaluated_on():

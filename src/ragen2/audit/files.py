@@ -7,21 +7,20 @@ document is read whole. Text is UTF-8, UTF-16 or UTF-32, plain or gzip.
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib
 import io
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, TextIO
 
 from ragen2.audit.readers import Row, detect
 from ragen2.errors import ConfigError, DependencyError
+from ragen2.reading import open_file, parse_json, refuse_bomb, unpacked
 
 LONGEST_LINE = 64 * 2**20
 """Characters of a line that is still read: a log without line ends must not fill the memory."""
@@ -74,7 +73,7 @@ def read_rows(path: Path, advance: Advance) -> Iterator[Row | Broken]:
     readers = {".parquet": _parquet, ".csv": _csv, ".tsv": _csv, ".json": _json}
     try:
         yield from readers.get(kind, _jsonl)(path, advance)
-    except (OSError, EOFError, zlib.error) as error:  # the last two: gzip cut short or damaged
+    except OSError as error:
         raise UnreadableFile(getattr(error, "strerror", None) or str(error)) from error
     except UnicodeError as error:
         raise UnreadableFile(f"text cannot be decoded: {error}") from error
@@ -118,11 +117,8 @@ def _refuse_unknown(path: Path) -> None:
 @contextmanager
 def _text(path: Path) -> Iterator[tuple[TextIO, IO[bytes]]]:
     """A file's text, and the bytes it comes from; bytes that are no text come as surrogates."""
-    with ExitStack() as stack:
-        raw = stack.enter_context(path.open("rb"))
-        file = raw
-        if path.suffix == ".gz":
-            file = cast("io.BufferedReader", stack.enter_context(gzip.GzipFile(fileobj=raw)))
+    raw = open_file(path)
+    with unpacked(path, raw) as file:
         encoding = json.detect_encoding(file.peek(4)[:4])
         yield io.TextIOWrapper(file, encoding, "surrogateescape", newline="\n"), raw
 
@@ -153,8 +149,8 @@ def _json_row(line: str) -> Row | Broken:
     if not line.isascii() and _ESCAPED.search(line):
         return Broken(NOT_TEXT)
     try:
-        row = json.loads(line.lstrip("\ufeff"))
-    except (ValueError, RecursionError):
+        row = parse_json(line.lstrip("\ufeff"))
+    except ValueError:
         return Broken("broken JSON")
     return _object(row)
 
@@ -172,13 +168,11 @@ def _json(path: Path, advance: Advance) -> Iterator[Row | Broken]:
     if _ESCAPED.search(text):
         raise UnreadableFile(NOT_TEXT)
     try:
-        rows = _listed(json.loads(text))
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":
+        rows = _listed(parse_json(text))
+    except ValueError as error:
+        if getattr(error, "msg", "") != "Extra data":
             raise UnreadableFile(f"broken JSON: {error}") from error
         yield from (_json_row(line) for line in text.split("\n") if line.strip())
-    except RecursionError as error:
-        raise UnreadableFile("broken JSON: nested too deep") from error
     else:
         yield from map(_object, rows)
     advance(path.stat().st_size)
@@ -212,12 +206,18 @@ def _parquet(path: Path, advance: Advance) -> Iterator[Row | Broken]:
     size = path.stat().st_size
     try:
         with pq.ParquetFile(path) as file:
+            refuse_bomb(path, file.metadata)
             total = max(1, file.metadata.num_rows)
             for batch in file.iter_batches(batch_size=BATCH):
                 yield from batch.to_pylist()
                 advance(size * batch.num_rows // total)
-    except pa.ArrowException as error:
-        raise UnreadableFile(f"not readable as parquet: {str(error).splitlines()[0]}") from error
+    except (
+        pa.ArrowException,
+        ValueError,
+        OverflowError,
+    ) as error:  # the last two: of single values
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UnreadableFile(f"not readable as parquet: {reason}") from error
 
 
 @contextmanager

@@ -5,9 +5,6 @@ All give a score matrix, so what is measured on it does not depend on where it c
 
 from __future__ import annotations
 
-import json
-import os
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +28,10 @@ IMAGES = "prompts hold images"
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
-def server_and_model(text: str) -> tuple[str, str]:
+def server_and_model(text: str, key_variable: str = API_KEY) -> tuple[str, str]:
     """``http://host:8000/v1#name`` -> its URL and the model's name; the server is asked for a missing one."""
     url, _, model = text.partition("#")
-    return url, model or _only_model(url)
+    return url, model or _only_model(url, key_variable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +221,17 @@ def opening(prompt: LoggedPrompt) -> str:
     return "\n".join(content for _, content in before)
 
 
-def _only_model(url: str) -> str:
-    root = url.rstrip("/").removesuffix("/v1")
-    request = urllib.request.Request(f"{root}/v1/models")  # noqa: S310 - the user's own http(s) URL
-    if key := os.environ.get(API_KEY):
-        request.add_header("Authorization", f"Bearer {key}")
+def _only_model(url: str, key_variable: str) -> str:
+    from ragen2.backends.remote.client import ServerClient
+    from ragen2.backends.settings import ServerSettings
+
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
-            names = [str(one["id"]) for one in json.load(answer)["data"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        settings = ServerSettings(retries=0, timeout=TIMEOUT, api_key_env=key_variable)
+        with ServerClient(url, settings) as client:
+            names = client.get(
+                "v1/models", lambda answer: [str(one["id"]) for one in answer["data"]]
+            )
+    except ModelError as error:
         raise ModelError(
             f"--model {url}: the server does not say what it serves ({error}); "
             f"name the model as {url}#NAME"

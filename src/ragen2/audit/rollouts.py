@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ LoggedPrompt = str | Chat
 """What the model saw: text that was rendered already, or messages that were not."""
 _STRIPPED = re.compile(r"(?:^|\n)(system|user|assistant)\n")
 _BARE_TAG = re.compile(r"(?:<[\w-]+>)?")
+LARGEST_NUMBER = 1e60
+"""Rewards are squared, and squares of squares summed: what is larger is no reward."""
 IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
 """What chat formats call a part that is an image."""
 IMAGE_NAME = re.compile("[0-9a-f]{32}")
@@ -240,14 +241,14 @@ def unstrip(text: str) -> LoggedPrompt:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None: a text column may hold digits, a log may hold NaN."""
+    """A number, or None: a text column may hold digits, a log may hold NaN or what overflows."""
     if isinstance(value, bool) or value is None:
         return float(value) if isinstance(value, bool) else None
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) < LARGEST_NUMBER else None
 
 
 def whole(value: Any) -> int | None:

@@ -5,9 +5,14 @@ A model is a folder, a hub id, a GGUF file, a run directory, or the embedded one
 
 from __future__ import annotations
 
-import copy
 import logging
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +30,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging as hf_logging
 
 from ragen2.algorithms import Algorithm
-from ragen2.backends.device import keep_to_share, prepare_products
+from ragen2.backends.device import compute_dtype, keep_to_share, prepare_products
 from ragen2.backends.distributed.parallelism import Replicas, Shards
+from ragen2.backends.four_bits import pack_linear_layers
+from ragen2.backends.frozen import hold_frozen
 from ragen2.backends.learner.learner import TorchLearner
 from ragen2.backends.new_model import new_inputs, new_model, train_tokenizer
 from ragen2.backends.remote.journal import Journal
@@ -46,7 +53,10 @@ from ragen2.backends.vision.embedding import check_image_logits
 from ragen2.backends.vision.inputs import ImageInputs, open_inputs
 from ragen2.backends.vllm.policy import VllmPolicy, VllmServerPolicy
 from ragen2.errors import ConfigError, DependencyError, ModelError
-from ragen2.runs.checkpoints import newest_checkpoint
+from ragen2.progress import report
+from ragen2.runs.checkpoints import STATE, find_damage, newest_checkpoint
+from ragen2.runs.files import MANIFEST
+from ragen2.types import Message
 
 if TYPE_CHECKING:
     from ragen2.backends.distributed.process_group import ProcessGroup
@@ -57,6 +67,7 @@ def quiet_transformers() -> None:
     hf_logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     hf_logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)  # a refusal follows
 
 
 LearnerPolicy = HFPolicy | VllmPolicy | VllmServerPolicy
@@ -94,7 +105,7 @@ def open_agent(
     if processes is not None:
         _refuse_in_processes(model.engine)
         processes.take_device(device)
-    network, tokenizer = open_model(model.path, device=device)
+    network, tokenizer = open_trained(model, device)
     trained = _learner(network, tokenizer, model, learner, seed, processes)
     critic = None if algorithm is None else algorithm.critic
     policy_steps = steps if critic is None else max(0, steps - critic.warmup)
@@ -111,7 +122,27 @@ def open_agent(
         engine=model.engine,
         embedder=trained.embedder,
     )
+    trained.set_spare(local.give_back)
     return Agent(trained, learner_policy(local, model, server or ServerSettings()), local)
+
+
+def open_trained(model: ModelSettings, device: str) -> tuple[Any, TemplateTokenizer]:
+    """The model of a run and its tokenizer.
+
+    Under LoRA none of the model's own weights is trained: it is never held in float32, and in 4 bits never
+    whole on the device.
+    """
+    if not model.lora_rank:
+        return open_model(model.path, device=device)
+    dtype, place = compute_dtype(model.precision, torch.device(device)), torch.device(device)
+    if model.frozen == "auto":
+        return open_model(model.path, device=device, frozen=dtype)
+    return open_model(
+        model.path,
+        device=device,
+        frozen=dtype,
+        pack=partial(pack_linear_layers, dtype=dtype, device=place),
+    )
 
 
 def learner_policy(local: HFPolicy, model: ModelSettings, server: ServerSettings) -> LearnerPolicy:
@@ -210,6 +241,7 @@ def make_agent(
     model = ModelSettings(vision="trained")  # there is nothing yet that could stay as it is
     trained = TorchLearner(network, tokenizer, model, learner, seed=seed)
     local = HFPolicy(network, tokenizer, embedder=trained.embedder)
+    trained.set_spare(local.give_back)
     return Agent(trained, local, local)
 
 
@@ -218,16 +250,19 @@ logger = logging.getLogger(__name__)
 HUB_SECONDS = 5.0
 """How long the hub may take to say whether it has a model."""
 
-FILE_ERRORS = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    ImportError,
-)
-"""What transformers raises for a folder that it cannot open."""
+
+LARGEST_SHAPE = {
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+    "hidden_size": 10_000_000,
+    "intermediate_size": 100_000_000,
+    "vocab_size": 100_000_000,
+}
+"""Far beyond any model there is, by the names of config.json."""
+WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+MOST_PER_BYTE = 8
+"""Weights in one byte of a file: those of one bit each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +276,20 @@ class Location:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments for every ``from_pretrained``."""
+        """Keyword arguments for every ``from_pretrained``.
+
+        Code that a model brings is never run: left open, transformers would ask on a terminal.
+        """
         gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
-        return {**gguf, "local_files_only": True} if self.only_cached else gguf
+        cached = {"local_files_only": True} if self.only_cached else {}
+        return {"trust_remote_code": False, **gguf, **cached}
 
 
 def locate(model: str) -> Location:
     """Turn what a user may write into a folder or hub id; a path that is not there is an error."""
     if model in EMBEDDED_MODELS:
         return Location(str(resources.files("ragen2") / "models" / model))
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if path.is_file() and path.suffix == ".gguf":
         return Location(str(path.parent), path.name)
     if path.is_dir():
@@ -265,44 +304,99 @@ def locate(model: str) -> Location:
     return Location(model, only_cached=not _hub_answers(model))
 
 
-def open_model(model: str, *, device: str) -> tuple[Any, TemplateTokenizer]:
+def open_model(
+    model: str,
+    *,
+    device: str,
+    frozen: torch.dtype = torch.float32,
+    pack: Callable[[Any], None] = lambda _: None,
+) -> tuple[Any, TemplateTokenizer]:
     """The language model in float32 on ``device``, and its chat tokenizer.
 
-    One that reads images is opened with them, if its folder has all that takes.
+    One that reads images is opened with them, if its folder has all that takes. With another type as
+    ``frozen``, none of the weights will be trained: the matrices of a model of text are held in it. ``pack``
+    may make such a model smaller before it is moved to the device.
     """
     location = locate(model)
+    is_here = location.only_cached or Path(location.source).exists()
+    report(f"opening {model}" if is_here else f"fetching {model}", is_long=not is_here)
+    load = _load_gguf if location.gguf_file else _load
+    is_low = frozen is not torch.float32
     try:
-        tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
-        config = AutoConfig.from_pretrained(location.source, **location.options)
-        network, found = _class_for(config).from_pretrained(
-            location.source,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            **location.options,
-        )
-    except Exception as error:
-        if not _is_about_files(error):
-            raise
+        tokenizer, config, network, found = load(model, location, as_stored=is_low)
+    except ModelError:
+        raise
+    except (
+        BaseException
+    ) as error:  # libraries read the files: what they raise for odd ones has no end
+        _raise_unrelated(error)
         if location.only_cached:
             raise ModelError(
                 f"model {model} cannot be opened: it is no folder here, not all of it is in the cache, "
                 "and the hub cannot be reached; check the spelling, or the network"
             ) from error
+        _refuse_own_code(model, error)
         raise ModelError(f"model {model} cannot be opened: {_one_line(error)}") from error
     _refuse_other_weights(model, found)
-    if location.gguf_file:
-        network = without_quantisation(network)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = tokenizer.eos_token_id
+    if is_low and not _reads_images(config):  # reading images is tried out in float32 first
+        hold_frozen(network.requires_grad_(False), frozen)
+        pack(network)
     network.to(device)
     network.eval()
     images, reason = _open_images(model, location, config, tokenizer)
-    eos_ids = _eos_ids(network, tokenizer)
-    chat = TemplateTokenizer(tokenizer, eos_ids, images, blind_because=reason)
+    rows = int(network.get_input_embeddings().weight.shape[0])
+    with _tokenizer_errors(model):
+        eos_ids = _eos_ids(network, tokenizer)
+        chat = TemplateTokenizer(tokenizer, eos_ids, images, blind_because=reason, vocabulary=rows)
+        _try_out(chat)
     if images is not None:
         check_image_logits(model, network, chat)
     return network, chat
+
+
+Loaded = tuple[Any, Any, Any, dict[str, Any]]
+"""Tokenizer, config, network, and what was missing or odd about its weights."""
+
+
+def _load(model: str, location: Location, *, as_stored: bool = False) -> Loaded:
+    """What transformers makes of the files; in float32, or a model of text ``as_stored``."""
+    tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
+    config = AutoConfig.from_pretrained(location.source, **location.options)
+    _refuse_odd_shape(model, config)
+    _refuse_more_than_stored(model, Path(location.source), config)
+    network, found = _class_for(config).from_pretrained(
+        location.source,
+        config=config,
+        dtype="auto" if as_stored and not _reads_images(config) else torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported by name
+        **location.options,
+    )
+    return tokenizer, config, network, found
+
+
+def _load_gguf(model: str, location: Location, *, as_stored: bool = False) -> Loaded:
+    """The same from a GGUF file: quickly, as an ordinary model, with the copy of a tied head joined."""
+    del as_stored  # what is stored there are no numbers of torch
+    from ragen2.backends.gguf_files import quick_reading, tie_copied_head
+
+    file = Path(location.source, str(location.gguf_file))
+    done, total = 0, file.stat().st_size
+
+    def unpacked(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        report(f"opening {model}", done, total)
+
+    with quick_reading(unpacked) as read:
+        tokenizer, config, network, found = _load(model, location)
+        tie_copied_head(model, network, read(str(file)).tensors)
+        unpacked(0)  # a line of the log may have taken the place of what was shown
+    if quantizer := getattr(network, "hf_quantizer", None):  # with it, it refuses to be saved
+        quantizer.remove_quantization_config(network)
+    return tokenizer, config, network, found
 
 
 def _class_for(config: Any) -> Any:
@@ -328,27 +422,11 @@ def _open_images(
 def open_tokenizer(model: str) -> TemplateTokenizer:
     """The chat tokenizer alone, for a model that is served elsewhere."""
     location = locate(model)
-    try:
+    with _tokenizer_errors(model):
         tokenizer = AutoTokenizer.from_pretrained(location.source, **location.options)
-    except Exception as error:
-        if not _is_about_files(error):
-            raise
-        raise ModelError(
-            f"the tokenizer of {model} cannot be opened ({_one_line(error)}); give the folder or hub id "
-            "that has it with --set model.path=..."
-        ) from error
-    return TemplateTokenizer(tokenizer, [tokenizer.eos_token_id])
-
-
-def without_quantisation(network: Any) -> Any:
-    """The same weights in an ordinary model: one read from GGUF refuses to be saved."""
-    config = copy.deepcopy(network.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    plain.load_state_dict(network.state_dict())
-    plain.generation_config = network.generation_config
-    return plain
+        chat = TemplateTokenizer(tokenizer, [tokenizer.eos_token_id])
+        _try_out(chat)
+    return chat
 
 
 def pick_device(device: str) -> str:
@@ -389,6 +467,9 @@ def _is_about_connection(error: Exception) -> bool:
 
 def _locate_folder(path: Path) -> Location:
     if (path / "config.json").is_file():
+        is_ours = any((path / name).is_file() for name in (MANIFEST, STATE))
+        if is_ours and (damage := find_damage(path)):
+            logger.warning("%s is not as it was saved: %s", path, damage)
         return Location(str(path))
     quantised = sorted(path.glob("*.gguf"))
     if quantised:
@@ -407,16 +488,71 @@ def _locate_folder(path: Path) -> Location:
 def _eos_ids(network: Any, tokenizer: Any) -> list[int]:
     found = getattr(network.generation_config, "eos_token_id", None)
     ids = list(found) if isinstance(found, list) else [found]
-    return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
+    return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None and int(i) >= 0})
 
 
-def _is_about_files(error: Exception) -> bool:
-    """Whether a library may raise this for files it can make no sense of.
+def _try_out(chat: TemplateTokenizer) -> None:
+    """Raise here what the tokenizer would raise in the middle of a run."""
+    chat.decode(chat.start([Message("system", "."), Message("user", ".")]))
+    chat.bridge(Message("user", "."), after_eos=True)
 
-    tokenizers raises bare ``Exception``, safetensors a type of its own right below it.
-    """
-    is_library = type(error).__module__.split(".")[0] in {"safetensors", "safetensors_rust"}
-    return is_library or type(error) is Exception or isinstance(error, FILE_ERRORS)
+
+@contextmanager
+def _tokenizer_errors(model: str) -> Iterator[None]:
+    try:
+        yield
+    except ModelError:
+        raise
+    except BaseException as error:
+        _raise_unrelated(error)
+        _refuse_own_code(model, error)
+        raise ModelError(
+            f"the tokenizer of {model} cannot be opened ({_one_line(error)}); give the folder or hub id "
+            "that has it with --set model.path=..."
+        ) from error
+
+
+def _raise_unrelated(error: BaseException) -> None:
+    """What is not about files; but a tokenizer that breaks inside is no ``Exception`` either."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
+def _refuse_odd_shape(model: str, config: Any) -> None:
+    """Numbers that no model has would give one without layers, or be built for hours."""
+    described = config.get_text_config()
+    for name, most in LARGEST_SHAPE.items():
+        value = getattr(described, name, None)
+        if isinstance(value, int) and not 1 <= value <= most:
+            raise ModelError(
+                f"model {model}: config.json has {name} = {value}, which must be from 1 to {most}; get "
+                "its files again"
+            )
+
+
+def _refuse_more_than_stored(model: str, folder: Path, config: Any) -> None:
+    """A shape of many more weights than the files hold would be filled with random numbers, for hours."""
+    stored = sum(file.stat().st_size for kind in WEIGHTS for file in folder.glob(kind))
+    shape = config.get_text_config()
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+    sizes = [one for name in names if isinstance(one := getattr(shape, name, None), int)]
+    if not stored or len(sizes) < len(names):
+        return
+    layers, hidden, intermediate, vocabulary = sizes
+    least = hidden * (layers * (hidden + intermediate) + vocabulary)
+    if least > MOST_PER_BYTE * stored:
+        raise ModelError(
+            f"model {model}: config.json asks for more than {least:,} weights, but the files of weights "
+            f"have {stored:,} bytes; get its files again"
+        )
+
+
+def _refuse_own_code(model: str, error: BaseException) -> None:
+    """In place of advice to pass an argument that no user of ours can pass."""
+    if "trust_remote_code" in str(error):
+        raise ModelError(
+            f"model {model} brings code of its own, which is not run; use a model that transformers knows"
+        ) from error
 
 
 def _refuse_other_weights(model: str, found: dict[str, Any]) -> None:
@@ -433,5 +569,10 @@ def _refuse_other_weights(model: str, found: dict[str, Any]) -> None:
 
 
 def _one_line(error: BaseException) -> str:
+    if isinstance(error, pickle.UnpicklingError):  # torch's own words are how to run the code
+        return (
+            "its weights are a pickle with more than tensors in it, which could run code; get them "
+            "as safetensors"
+        )
     text = " ".join(str(error).split())
     return (f"{type(error).__name__} {text}" if len(text) < 30 else text)[:300]

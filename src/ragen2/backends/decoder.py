@@ -11,12 +11,14 @@ What differs, and stays with each of them, is how they multiply:
   activation then works in place and both results stay in a core's cache;
 - the CPU engine rotates heads as complex numbers, so it wants the two numbers of a pair side by side
   (``paired``), which Hugging Face keeps half a head apart.
+
+What LoRA adds is multiplied beside the matrices (``adapters.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -24,6 +26,10 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+from ragen2.backends.adapters import JoinedAdapter, is_adapted
+from ragen2.backends.four_bits import FourBitLinear, FourBitMatrix
+from ragen2.backends.frozen import in_one_piece
 
 ARCHITECTURES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 ROTARY = ("default", "linear", "llama3")
@@ -65,7 +71,7 @@ class LayerModules:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """All parameters of the layer, in the order in which it uses them."""
+        """All parameters of a layer without adapters, in the order in which it uses them."""
         norms = [each for each in (self.q_norm, self.k_norm) if each is not None]
         return [
             self.norm.weight,
@@ -147,8 +153,7 @@ class Decoder:
 def describe_decoder(network: Any, *, adapters: bool = False) -> Decoder | str:
     """The model taken apart, or why it has to be run by Hugging Face's code.
 
-    With ``adapters``, the projections of a model under LoRA may be adapted modules: ``DecoderWeights``
-    adds what the adapters add.
+    With ``adapters``, the projections of a model under LoRA may be adapted modules.
     """
     if adapters and hasattr(network, "get_base_model"):
         network = network.get_base_model()
@@ -220,24 +225,28 @@ def weight_of(module: Any) -> torch.Tensor:
     return weight
 
 
-def _is_adapted(module: Any) -> bool:
-    """Whether LoRA adds something to this projection."""
-    return hasattr(module, "get_delta_weight")
-
-
-def _added_by_adapters(module: Any) -> torch.Tensor:
-    """What LoRA adds to a projection's matrix now."""
-    added: torch.Tensor = sum(module.get_delta_weight(name) for name in module.active_adapters)
-    return added
-
-
 def _is_plain(module: Any, *, adapters: bool) -> bool:
     """A linear layer, perhaps under LoRA of the plain kind."""
     base = getattr(module, "base_layer", module)
-    if type(base) is not torch.nn.Linear:
+    if type(base) is not torch.nn.Linear and not (adapters and type(base) is FourBitLinear):
         return False
     is_dora = any(getattr(module, "use_dora", {}).values())
-    return base is module or (adapters and _is_adapted(module) and not is_dora)
+    return base is module or (adapters and is_adapted(module) and not is_dora)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAdapters:
+    """What LoRA adds to the products of one layer; None where it adds nothing."""
+
+    qkv: JoinedAdapter | None = None
+    o: JoinedAdapter | None = None
+    gate_up: JoinedAdapter | None = None
+    down: JoinedAdapter | None = None
+
+    @property
+    def all(self) -> list[JoinedAdapter]:
+        """Those there are, in the order in which a layer uses them."""
+        return [each for each in (self.qkv, self.o, self.gate_up, self.down) if each is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +264,7 @@ class LayerWeights:
     gate_up: tuple[torch.Tensor, ...]
     """One matrix with up's rows below gate's, or the two apart where they are multiplied apart."""
     down: torch.Tensor
+    adapters: LayerAdapters
 
     @property
     def head_norms(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -267,9 +277,10 @@ class LayerWeights:
 class DecoderWeights:
     """A decoder's weights as a forward pass multiplies by them; ``refresh`` after every change of them.
 
-    Norms, embeddings and with ``shares`` all matrices that stand alone are the model's own memory. A matrix
-    that is needed in another precision, beside another, or with adapters in it has to exist once more: such
-    copies are written in place and never move, so that CUDA graphs may point at them.
+    Norms, embeddings, frozen matrices of the right type and with ``shares`` all matrices that stand alone are
+    the model's own memory. A trained matrix that is needed in another precision or beside another has to
+    exist once more, as have adapters: such copies are written in place and never move, so that CUDA graphs
+    may point at them.
 
     Args:
         decoder: the model.
@@ -294,16 +305,36 @@ class DecoderWeights:
         self._dtype, self._shares = dtype, shares
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._ordered: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._adapted: list[tuple[torch.Tensor, Any]] = []
+        self._adapters: list[JoinedAdapter] = []
+        self._packed: dict[int, FourBitMatrix] = {}
+        """Matrices in 4 bits, by the address of what stands for them in ``layers``."""
         # (0, D/2, 1, D/2 + 1, ...): what was half a head apart comes together.
         pairs = torch.arange(decoder.head_dim).view(2, -1).t().reshape(-1)
         self._pairs = pairs.to(decoder.device) if paired else None
         self.embed = decoder.embed.weight.detach()
         self.norm = decoder.norm.weight.detach()
-        head = decoder.head.weight.detach()
-        self.head = head if shares or not has_head else self._joined([head])
+        self.head = self._matrix(decoder.head) if has_head else decoder.head.weight.detach()
         self.layers = [self._layer(modules) for modules in decoder.layers]
+        """As they are stored; ``opened`` is what to multiply by."""
         self.version = -1
+
+    def opened(self, number: int) -> LayerWeights:
+        """A layer's weights as numbers; those in 4 bits are unpacked anew at every call."""
+        layer = self.layers[number]
+        if not self._packed:
+            return layer
+        (gate_up,) = layer.gate_up
+        return replace(
+            layer,
+            qkv=self._unpacked(layer.qkv),
+            o=self._unpacked(layer.o),
+            gate_up=(self._unpacked(gate_up),),
+            down=self._unpacked(layer.down),
+        )
+
+    def _unpacked(self, matrix: torch.Tensor) -> torch.Tensor:
+        packed = self._packed.get(matrix.data_ptr())
+        return packed.unpack() if packed else matrix
 
     @torch.no_grad()
     def refresh(self, version: int) -> bool:
@@ -314,8 +345,8 @@ class DecoderWeights:
             torch._foreach_copy_([own for own, _ in self._copies], [src for _, src in self._copies])
         for own, source in self._ordered:
             own.copy_(source[:, self._pairs])
-        for own, module in self._adapted:
-            own.add_(_added_by_adapters(module))
+        for adapter in self._adapters:
+            adapter.refresh()
         self.version = version
         return True
 
@@ -332,18 +363,34 @@ class DecoderWeights:
             mlp_norm=modules.mlp_norm.weight.detach(),
             gate_up=tuple(map(self._matrix, mlp)) if self._shares else (self._matrix(*mlp),),
             down=self._matrix(modules.down),
+            adapters=self._layer_adapters(modules),
         )
 
+    def _layer_adapters(self, modules: LayerModules) -> LayerAdapters:
+        groups = (modules.heads, (modules.o,), (modules.gate, modules.up), (modules.down,))
+        found = LayerAdapters(
+            *(
+                JoinedAdapter(group, self._dtype) if any(map(is_adapted, group)) else None
+                for group in groups
+            )
+        )
+        self._adapters += found.all
+        return found
+
     def _matrix(self, *modules: Any, rotated: int = 0) -> torch.Tensor:
-        """The matrices of ``modules`` below each other, with what adapters add."""
-        sources = [weight_of(module).detach() for module in modules]
-        if self._shares and len(modules) == 1 and not _is_adapted(modules[0]):
-            return sources[0]
-        joined = self._joined(sources, rotated=rotated)
-        parts = torch.split(joined, [len(source) for source in sources])
-        adapted = zip(parts, modules, strict=True)
-        self._adapted += [(part, module) for part, module in adapted if _is_adapted(module)]
-        return joined
+        """The matrices of ``modules`` below each other, without what adapters add."""
+        layers = [getattr(module, "base_layer", module) for module in modules]
+        if all(isinstance(layer, FourBitLinear) for layer in layers):
+            packed = FourBitMatrix.below_each_other(layers)
+            self._packed[packed.packed.data_ptr()] = packed
+            return packed.packed
+        sources: list[torch.Tensor] = [layer.weight for layer in layers]
+        if self._shares and len(modules) == 1:
+            return sources[0].detach()
+        is_ready = all(not one.requires_grad and one.dtype is self._dtype for one in sources)
+        if is_ready and self._pairs is None:
+            return in_one_piece(sources)
+        return self._joined([source.detach() for source in sources], rotated=rotated)
 
     def _head_norm(self, module: Any | None) -> torch.Tensor | None:
         if module is None:

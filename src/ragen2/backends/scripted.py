@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class ByteTokenizer:
     def decode(self, ids_T: Sequence[int]) -> str:
         """Text of all but the end tokens and images."""
         return self.describe(ids_T, ())
+
+    def with_arguments(self, arguments: Mapping[str, bool | int | float | str]) -> Self:
+        """There is no template to take them."""
+        del arguments
+        return self
 
     def describe(self, ids_T: Sequence[int], images: Sequence[Image]) -> str:
         """The same with the name of each image in brackets at its place."""

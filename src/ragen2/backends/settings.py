@@ -34,7 +34,8 @@ class ModelSettings(Settings):
     )
     precision: Precision = Field(
         "auto",
-        description="type of matrix products; weights stay float32; `auto`: bfloat16 on a GPU",
+        description="type of matrix products; weights that are trained stay float32; `auto`: bfloat16 on a "
+        "GPU",
     )
     engine: EngineChoice = Field(
         "auto",
@@ -54,28 +55,37 @@ class ModelSettings(Settings):
         description="whether what a vision-language model has before its language model is trained "
         "as well; frozen, each image is encoded once",
     )
-    lora_rank: int = Field(0, ge=0, description="rank of LoRA adapters; 0 trains all weights")
+    lora_rank: int = Field(
+        0, ge=0, le=4096, description="rank of LoRA adapters; 0 trains all weights"
+    )
     lora_alpha: int = Field(32, ge=1, description="scale of LoRA adapters")
+    frozen: Literal["auto", "nf4"] = Field(
+        "auto",
+        description="how LoRA holds the weights that it leaves as they are: in the type of products, or the "
+        "linear layers in 4 bits, by bitsandbytes",
+    )
 
 
 class NewVision(Settings):
     """Shape of the vision tower of a new model, which is then of the Qwen2.5-VL architecture."""
 
-    hidden: int = Field(64, ge=16, description="width of the tower")
-    layers: int = Field(2, ge=1, description="blocks of the tower")
-    heads: int = Field(2, ge=1, description="attention heads of the tower")
-    intermediate: int = Field(128, ge=16, description="width of its MLP")
+    hidden: int = Field(64, ge=16, le=65_536, description="width of the tower")
+    layers: int = Field(2, ge=1, le=1000, description="blocks of the tower")
+    heads: int = Field(2, ge=1, le=1024, description="attention heads of the tower")
+    intermediate: int = Field(128, ge=16, le=1_000_000, description="width of its MLP")
 
 
 class NewModel(Settings):
     """Shape of a model made from nothing, with its own tokenizer: a Llama, or with `vision` a Qwen2.5-VL."""
 
-    hidden: int = Field(160, ge=16, description="width of the residual stream")
-    layers: int = Field(4, ge=1, description="transformer blocks")
-    heads: int = Field(4, ge=1, description="attention heads")
-    intermediate: int = Field(448, ge=16, description="width of the MLP")
-    vocabulary: int = Field(512, ge=300, description="tokens of the byte-level tokenizer")
-    context: int = Field(2048, ge=64, description="longest sequence in tokens")
+    hidden: int = Field(160, ge=16, le=65_536, description="width of the residual stream")
+    layers: int = Field(4, ge=1, le=1000, description="transformer blocks")
+    heads: int = Field(4, ge=1, le=1024, description="attention heads")
+    intermediate: int = Field(448, ge=16, le=1_000_000, description="width of the MLP")
+    vocabulary: int = Field(
+        512, ge=300, le=1_000_000, description="tokens of the byte-level tokenizer"
+    )
+    context: int = Field(2048, ge=64, le=10_000_000, description="longest sequence in tokens")
     vision: NewVision | None = Field(None, description="the tower of a model that reads images")
 
 
@@ -99,13 +109,15 @@ class LearnerSettings(Settings):
         ge=0,
         description="updates in a row without a finite gradient that end the run; 0 never ends it",
     )
-    epochs: int = Field(1, ge=1, description="passes over a batch")
-    minibatches: int = Field(1, ge=1, description="optimiser steps per pass over a batch")
+    epochs: int = Field(1, ge=1, le=10_000, description="passes over a batch")
+    minibatches: int = Field(
+        1, ge=1, le=100_000, description="optimiser steps per pass over a batch"
+    )
     micro_tokens: int = Field(
         0,
         ge=0,
-        description="tokens in memory at once; 0 takes 2,048 on a CPU and 32,768 on a GPU; changes "
-        "speed, not results",
+        description="tokens in memory at once; 0 takes 2,048 on a CPU, and on a GPU 32,768 or what there is "
+        "memory for; changes speed, not results",
     )
     gradient_checkpointing: bool | Literal["auto"] = Field(
         "auto",
@@ -139,7 +151,7 @@ class ServerSettings(Settings):
     push_folder: str = Field(
         "", description="folder that it can read, for new weights; left out, one of this machine's"
     )
-    concurrency: int = Field(16, ge=1, description="requests under way at the same time")
+    concurrency: int = Field(16, ge=1, le=10_000, description="requests under way at the same time")
     batch: int = Field(16, ge=1, description="prompts in one scoring request")
     timeout: float = Field(
         120.0, gt=0.0, description="seconds that an answer may take, then it is asked for again"
@@ -160,5 +172,7 @@ class ServerSettings(Settings):
         0.0, ge=0.0, description="price per million written tokens, for the total at the end"
     )
     api_key_env: str = Field(
-        "OPENAI_API_KEY", description="environment variable that holds the key, if there is one"
+        "OPENAI_API_KEY",
+        description="environment variable that holds the key, if there is one; in a file, one that can "
+        "hold nothing else",
     )

@@ -6,11 +6,15 @@ decoded and encoded again, so what is trained on is what was sampled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from ragen2.errors import ModelError
+from ragen2.errors import LONGEST_LINE, ModelError
+from ragen2.time_limit import within
 from ragen2.types import Message
 
 if TYPE_CHECKING:
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = "ragen2assistantplaceholder"
 _PLAIN_DECODING = "transformers.tokenization_utils_tokenizers"
+TEMPLATE_SECONDS = 10.0
+"""That a chat template may take; usual ones take a thousandth of one."""
+LONGEST_FRAME = 1_000_000
+"""Characters that a template may add to a conversation, besides writing it twice."""
 REMEMBERED = 4096
 """Texts whose ids are kept."""
 PLAIN_TEMPLATE = (
@@ -50,17 +58,18 @@ class TemplateTokenizer:
         images: ImageInputs | None = None,
         *,
         blind_because: str = TEXT_ONLY,
+        vocabulary: int | None = None,
     ) -> None:
+        """``vocabulary`` is the number of tokens that the model knows, where that is known."""
         self.hf = tokenizer
         self.eos_ids = frozenset(eos_ids)
         self.images = images
+        self._vocabulary = math.inf if vocabulary is None else vocabulary
         self.blind_because = blind_because if images is None else ""
         if not tokenizer.chat_template:
             tokenizer.chat_template = _plain_template(images)
+        self._set_arguments({})
         self._takes_system = self._accepts_system_role()
-        # Members of a group begin alike, and their turns often go on alike.
-        self._start_ids = lru_cache(maxsize=REMEMBERED)(self._encode_start)
-        self._bridge_ids = lru_cache(maxsize=REMEMBERED)(self._encode_bridge)
         # Tokenizers whose class adds nothing to the library's decoding are asked directly.
         is_plain = getattr(type(tokenizer), "_decode", None).__module__ == _PLAIN_DECODING
         self._backend = tokenizer.backend_tokenizer if is_plain else None
@@ -85,7 +94,13 @@ class TemplateTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, without special tokens added."""
-        return list(self.hf.encode(text, add_special_tokens=False))
+        ids = list(self.hf.encode(text, add_special_tokens=False))
+        if ids and max(ids) >= self._vocabulary:
+            raise ModelError(
+                f"the tokenizer of this model gives token {max(ids)}, but the model knows "
+                f"{self._vocabulary}; get the files of both again"
+            )
+        return ids
 
     def decode(self, ids_T: Sequence[int]) -> str:
         """Text of ids, special tokens left out, spaces untouched."""
@@ -95,6 +110,18 @@ class TemplateTokenizer:
             self.hf.decode(ids_T, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
+    def with_arguments(self, arguments: Mapping[str, bool | int | float | str]) -> Self:
+        """The same tokenizer; its chat template is also given ``arguments``."""
+        made = copy.copy(self)
+        made._set_arguments(arguments)
+        return made
+
+    def _set_arguments(self, arguments: Mapping[str, bool | int | float | str]) -> None:
+        self._arguments = dict(arguments)
+        # Members of a group begin alike, and their turns often go on alike.
+        self._start_ids = lru_cache(maxsize=REMEMBERED)(self._encode_start)
+        self._bridge_ids = lru_cache(maxsize=REMEMBERED)(self._encode_bridge)
+
     def render(self, messages: Sequence[Message]) -> str:
         """A conversation up to the assistant's turn as text, one token for each image."""
         if not self._takes_system and messages and messages[0].role == "system":
@@ -102,6 +129,12 @@ class TemplateTokenizer:
             first = Message("user", f"{system.content}\n\n{user.content}", user.images)
             messages = [first, *rest]
         return self._apply(messages)
+
+    def save(self, folder: Path) -> None:
+        """Files beside a model's, so that it can be opened with this again."""
+        self.hf.save_pretrained(folder)
+        if self.images is not None:
+            self.images.save(folder)
 
     def _encode_start(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         return tuple(self._ids(self.render(messages), messages))
@@ -122,9 +155,29 @@ class TemplateTokenizer:
 
     def _apply(self, messages: Sequence[Message]) -> str:
         dialogue = [{"role": one.role, "content": self._content(one)} for one in messages]
-        return str(
-            self.hf.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
-        )
+        try:
+            text = str(
+                within(
+                    TEMPLATE_SECONDS,
+                    self.hf.apply_chat_template,
+                    dialogue,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **self._arguments,
+                )
+            )
+        except Exception as error:  # a template is a program of whoever made the model
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise ModelError(
+                f"the chat template of this model cannot be rendered: {said[:LONGEST_LINE]}"
+            ) from error
+        written = sum(len(one.content) for one in messages)
+        if len(text) > LONGEST_FRAME + 2 * written:
+            raise ModelError(
+                f"the chat template of this model makes {len(text):,} characters of {written:,}; get "
+                "its files again"
+            )
+        return text
 
     def _content(self, message: Message) -> Content:
         """Templates of models that read images take a list of parts, many of them nothing else."""
@@ -139,14 +192,12 @@ class TemplateTokenizer:
         turns = [Message("system", _PLACEHOLDER), Message("user", ".")]
         try:
             return _PLACEHOLDER in self._apply(turns)
-        except TemplateError:
-            pass  # the template refuses system messages; the user's turn will carry them
-        try:
-            self._apply(turns[1:])
-        except TemplateError as error:
-            raise ModelError(
-                f"the chat template of this model cannot be rendered: {error}"
-            ) from error
+        except ModelError as error:
+            if not isinstance(error.__cause__, TemplateError):
+                raise
+        self._apply(
+            turns[1:]
+        )  # it refuses system messages, not all: the user's turn will carry them
         return False
 
 

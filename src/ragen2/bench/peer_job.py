@@ -22,6 +22,7 @@ from ragen2.types import Completion, Finish
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ragen2.consent import PluginRule
     from ragen2.policy import Learner, Request, Sampler, SamplingParams
     from ragen2.types import Turn
 
@@ -38,9 +39,11 @@ SAME = (
 """What makes a run file a job that both can do."""
 
 
-def peer_config(run_file: Path | None, overrides: Sequence[str]) -> RunConfig:
+def peer_config(
+    run_file: Path | None, overrides: Sequence[str], *, plugins: PluginRule = "known"
+) -> RunConfig:
     """The run file with one turn, one optimiser step, plain GRPO, no filter and no diagnostics."""
-    return load_run(run_file, [*overrides, *SAME])
+    return load_run(run_file, [*overrides, *SAME], plugins=plugins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def peer_job(config: RunConfig, sampler: Sampler, steps: int) -> PeerJob:
         reward=lambda seeds, replies: rewards_of(config, sampler, seeds, replies),
         prompts_per_step=config.rollout.prompts,
         group_size=config.rollout.group_size,
-        max_tokens=config.rollout.max_tokens,
+        max_tokens=config.rollout.reply_tokens(config.env),
         temperature=config.rollout.temperature,
         lr=config.learner.lr,
     )
@@ -118,6 +121,7 @@ def _played(
         [[Task(seed, luck)] for luck, seed in enumerate(seeds)],
         config.rollout,
         key=(config.seed, "peer"),
+        prompt=config.prompt,
     )
     return [(group.trajectories[0].turns[0], group.trajectories[0].reward) for group in groups]
 

@@ -21,8 +21,8 @@ from ragen2.bench.device import machine, wait_for
 from ragen2.envs import FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import ChatTokenizer, Pair
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.reply import ReplyFormat
+from ragen2.rollout.prompts import PromptSettings, PromptWriter
+from ragen2.rollout.settings import Rollout
 from ragen2.scoring import Trace
 from ragen2.seeding import stream
 from ragen2.types import FloatArray
@@ -35,7 +35,7 @@ NAIVE_ROWS = {"cpu": 8, "cuda": 64}
 
 def expert_traces(env: Env, tokenizer: ChatTokenizer, *, prompts: int, traces: int) -> list[Trace]:
     """First-turn reasoning traces of the expert, all different, dealt evenly over distinct prompts."""
-    form = ReplyFormat()
+    writer = PromptWriter.of(env, Rollout(), PromptSettings(style="brief"))
     rng = stream("score workload", prompts, traces)
     made: list[Trace] = []
     seen: set[bytes] = set()
@@ -43,7 +43,7 @@ def expert_traces(env: Env, tokenizer: ChatTokenizer, *, prompts: int, traces: i
     for place in range(prompts):
         wanted = (traces + prompts - 1 - place) // prompts
         while True:
-            own = _task_traces(env, tokenizer, form, seed, wanted, rng)
+            own = _task_traces(writer, tokenizer, seed, wanted, rng)
             seed += 1
             if own and own[0].prompt_ids_T.tobytes() not in seen:
                 break
@@ -53,21 +53,19 @@ def expert_traces(env: Env, tokenizer: ChatTokenizer, *, prompts: int, traces: i
 
 
 def _task_traces(
-    env: Env,
+    writer: PromptWriter,
     tokenizer: ChatTokenizer,
-    form: ReplyFormat,
     seed: int,
     wanted: int,
     rng: np.random.Generator,
 ) -> list[Trace]:
     """``wanted`` different reasoning traces about one task; none when the expert has nothing to say."""
-    episode = env.start(seed, 0)
+    episode = writer.env.start(seed, 0)
     plan = episode.expert()
-    user = turn_message(episode.observation, actions_left=env.max_actions, problem="")
-    prompt = tokenizer.start([system_message(env, form), user]) + tokenizer.encode(form.prefill)
+    prompt = tokenizer.start(writer.first(seed)) + tokenizer.encode(writer.form.prefill)
     texts: dict[str, None] = {}
     while plan and len(texts) < wanted:
-        count = int(rng.integers(1, form.max_actions + 1))
+        count = int(rng.integers(1, writer.form.max_actions + 1))
         texts[episode.explain(plan[:count], rng)] = None
     return [
         Trace(np.array(prompt, dtype=np.int64), np.array(tokenizer.encode(text), dtype=np.int64))

@@ -86,7 +86,7 @@ def measured_on(config: RunConfig, policy: HFPolicy) -> dict[str, Any]:
         "env": config.env.kind,
         "prompts": config.rollout.prompts,
         "group_size": config.rollout.group_size,
-        "max_tokens": config.rollout.max_tokens,
+        "max_tokens": config.rollout.reply_tokens(config.env),
         "max_turns": config.env.max_turns,
     }
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,8 +28,9 @@ from ragen2.cli import (
     train,
     warmstart,
 )
+from ragen2.cli.outlasting import outlasting
 from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
-from ragen2.errors import FailedCheck, RagenError
+from ragen2.errors import ConfigError, FailedCheck, RagenError, told
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Parent of every such mistake. typer brings its own copy of click, or once used the package, so the
@@ -76,19 +82,56 @@ def _found(names: Sequence[str], words: Sequence[str]) -> str:
     return ""
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says so; read off its message, because torch may not be installed."""
+def is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether Python or torch says so; read off the message, because torch may not be installed."""
     message = str(error).lower()
-    return "cuda" in message and "out of memory" in message
+    is_torch = ("cuda" in message and "out of memory" in message) or "not enough memory" in message
+    return isinstance(error, MemoryError) or is_torch
 
 
-def out_of_memory_line(error: RuntimeError) -> str:
+def out_of_memory_line(error: MemoryError | RuntimeError) -> str:
     """What happened, and what needs less."""
-    message = str(error).splitlines()[0].split(". GPU ")[0].rstrip(".")
+    first = (str(error) or "out of memory").splitlines()[0]
+    message = first.split(". GPU ")[0].rstrip(".")
     return (
         f"{message}; smaller settings: fewer --jobs, rollout.prompts or group_size, learner.micro_tokens, "
         "learner.gradient_checkpointing = true"
     )
+
+
+def write_anything(*streams: Any) -> None:
+    """Let characters that a stream has no code for be replaced: a name is not worth a run."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
+
+
+def refuse_broken_text(words: Sequence[str]) -> None:
+    """Names of files end up in records and pages, which hold text: bytes that are none are refused."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{os.fsencode(word)!r} is not text in {sys.getfilesystemencoding()}; rename it"
+            ) from error
+
+
+DEVICE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What a disk answers, often without the name of a file."""
+
+
+def is_about_files(error: OSError) -> bool:
+    """Whether files that are not the package's cannot be read or written, as its user must know."""
+    if error.errno is None or error.filename is None:
+        return error.errno in DEVICE_ERRORS
+    return not str(error.filename).startswith(str(Path(__file__).parents[1]))
+
+
+def file_line(error: OSError) -> str:
+    """Which file, and what the system says of it."""
+    what = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+    return f"{what} cannot be read or written: {error.strerror or error}"
 
 
 app = typer.Typer(
@@ -122,7 +165,43 @@ def root(
         raise typer.Exit
 
 
+def ending(error: BaseException, words: Sequence[str]) -> tuple[str, int] | None:
+    """What is told of an error, and the exit code; None for a mistake of ours, which shows where it is."""
+    match error:
+        case FailedCheck():
+            return str(error), EXIT_FAILED
+        case RagenError():
+            return str(error), EXIT_USER
+        case UsageError():
+            return "" if is_call_for_help(error) else usage_line(error, words), EXIT_USER
+        case KeyboardInterrupt() | typer.Abort():
+            return "interrupted", EXIT_INTERRUPTED
+        case SystemExit():  # no verb ends the program that way: a plug-in did, whatever its code
+            return f"the program was ended from inside by {told(error)}", EXIT_USER
+        case OSError() if is_about_files(error):
+            return file_line(error), EXIT_USER
+        case MemoryError() | RuntimeError() if is_out_of_memory(error):
+            return out_of_memory_line(error), EXIT_FAILED
+    return plugin_line(error)
+
+
+def plugin_line(error: BaseException) -> tuple[str, int] | None:
+    """The same where code of a plug-in was running: the mistake is there, or in what it was given."""
+    from ragen2.component import PLUGIN_FILES
+
+    frames = traceback.extract_tb(error.__traceback__)
+    if not any(Path(one.filename) in PLUGIN_FILES for one in frames):
+        return None
+    return f"a plug-in raised {told(error)}; mend it", EXIT_USER
+
+
 def main() -> None:
+    """Run a verb to its end, whatever becomes of its output."""
+    with outlasting():
+        run_verb()
+
+
+def run_verb() -> None:
     """Run a verb; a user's mistake is one line per mistake and exit code 2, never a traceback.
 
     A check that was asked for and did not pass is exit code 1.
@@ -130,24 +209,17 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr
     )
+    write_anything(sys.stdout, sys.stderr)
     try:
+        refuse_broken_text(sys.argv[1:])
         code = app(prog_name="ragen2", standalone_mode=False)
-    except RagenError as error:
-        for line in str(error).splitlines():
-            print(f"ragen2: {line}", file=sys.stderr)
-        sys.exit(EXIT_FAILED if isinstance(error, FailedCheck) else EXIT_USER)
-    except UsageError as error:
-        if not is_call_for_help(error):
-            print(f"ragen2: {usage_line(error, sys.argv[1:])}", file=sys.stderr)
-        sys.exit(EXIT_USER)
-    except (KeyboardInterrupt, typer.Abort):
-        print("ragen2: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
+    except BaseException as error:
+        ended = ending(error, sys.argv[1:])
+        if ended is None:
             raise
-        print(f"ragen2: {out_of_memory_line(error)}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+        text, code = ended
+        for line in text.splitlines():
+            print(f"ragen2: {line}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -155,7 +155,25 @@ def _audit(
             done=bars.measured,
             keep_scores=scores.append,
         )
-    return record, scores, likelihood
+    notes = [*record.notes, *_changed_files(paths)]
+    return record.model_copy(update={"notes": notes}), scores, likelihood
+
+
+def _changed_files(paths: list[Path]) -> list[str]:
+    """What run directories among the logs no longer hold as it was recorded, or that nobody can tell."""
+    from ragen2.runs.store import RunDirectory
+
+    found = []
+    for path in paths:
+        if not (path / "run.toml").is_file():
+            continue
+        run = RunDirectory.open(path)
+        try:
+            records = run.records()
+            found += [run.missing_records(records), run.changed_files(records)]
+        except RunError as error:
+            found.append(str(error))
+    return [line for line in found if line]
 
 
 def _likelihood(model: str | None) -> Likelihood:
@@ -168,7 +186,10 @@ def _likelihood(model: str | None) -> Likelihood:
         from ragen2.backends.remote.scorer import ServerScorer
 
         return ServerLikelihood(ServerScorer(*server_and_model(model)), model)
-    return PolicyLikelihood(require_torch().open_policy(model), model)
+    from ragen2.cli.views.waiting import waiting
+
+    with waiting(model):
+        return PolicyLikelihood(require_torch().open_policy(model), model)
 
 
 def _print_usage(likelihood: Likelihood, screen: Console) -> None:
@@ -209,7 +230,7 @@ class _Gate:
 
 def _gate(fail_on: str | None, *, allow_not_measured: bool) -> _Gate:
     from ragen2.diagnostics import Regime
-    from ragen2.diagnostics.judging.detectors import DETECTORS
+    from ragen2.diagnostics.judging.detectors import DETECTORS, reasoning_collapse
     from ragen2.diagnostics.judging.warning import KINDS
 
     if fail_on is None:
@@ -218,8 +239,9 @@ def _gate(fail_on: str | None, *, allow_not_measured: bool) -> _Gate:
                 "--allow-not-measured goes with --fail-on; leave it out or name what to fail on"
             )
         return _Gate(frozenset(), needs_regime=False, passes_not_measured=False)
-    about_collapse = [*(one.value for one in Regime), NOT_MEASURED]
-    known = [*about_collapse, *(one.__name__ for one in DETECTORS), *KINDS]
+    about_collapse = [*(one.value for one in Regime), NOT_MEASURED, *KINDS]
+    failures = [one.__name__ for one in DETECTORS if one is not reasoning_collapse]
+    known = [*about_collapse, *failures]
     names = [name.strip() for name in fail_on.split(",")]
     for name in names:
         if name not in known:

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ragen2.cli.shared import SetOption, make_env, require_torch, write_json
+from ragen2.cli.shared import (
+    SetOption,
+    TrustOption,
+    make_env,
+    plugin_rule,
+    require_torch,
+    write_json,
+)
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
     from ragen2.backends.settings import Precision
+    from ragen2.config import RunConfig
 
 ModelOption = Annotated[
     str, typer.Option(help="Folder, hub id, GGUF file, run directory, or ragen2-tiny.")
@@ -105,6 +113,7 @@ def bench_step(  # noqa: PLR0913, PLR0917 - one parameter per flag
         ),
     ] = None,
     out: OutOption = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Time whole steps of a run, phase by phase; with --against trl, a single-turn job against TRL.
 
@@ -118,21 +127,22 @@ def bench_step(  # noqa: PLR0913, PLR0917 - one parameter per flag
     changes += [] if prompts is None else [f"rollout.prompts={prompts}"]
     changes += [] if group_size is None else [f"rollout.group_size={group_size}"]
     require_torch()
+    from ragen2.bench.peer_job import peer_config
+    from ragen2.config import load_run
+
+    load = load_run if against is None else peer_config
+    config = load(run_file, changes, plugins=plugin_rule(trust=trust_plugins))
     if against is None:
-        found = _time_phases(run_file, changes, warmup, repeats)
+        found = _time_phases(config, warmup, repeats)
     else:
-        found = _time_against_trl(run_file, changes, warmup, repeats, way)
+        found = _time_against_trl(config, warmup, repeats, way)
     _write(out, found)
 
 
-def _time_phases(
-    run_file: Path | None, changes: Sequence[str], warmup: int, repeats: int
-) -> dict[str, Any]:
+def _time_phases(config: RunConfig, warmup: int, repeats: int) -> dict[str, Any]:
     from ragen2.bench.step import measure_steps, measured_on, open_timed
     from ragen2.cli.views.bench import print_phases
-    from ragen2.config import load_run
 
-    config = load_run(run_file, changes)
     agent = open_timed(config)
     costs = measure_steps(config, agent.local, agent.learner, warmup=warmup, repeats=repeats)
     print_phases(costs)
@@ -141,19 +151,13 @@ def _time_phases(
 
 
 def _time_against_trl(
-    run_file: Path | None,
-    changes: Sequence[str],
-    warmup: int,
-    repeats: int,
-    modes: Sequence[str] | None,
+    config: RunConfig, warmup: int, repeats: int, modes: Sequence[str] | None
 ) -> dict[str, Any]:
-    from ragen2.bench.peer_job import peer_config
     from ragen2.bench.step import open_timed
     from ragen2.bench.trl import compare_with_trl, import_trl
     from ragen2.cli.views.bench import print_trl
 
     import_trl()
-    config = peer_config(run_file, changes)
     agent = open_timed(config)
     found = compare_with_trl(config, agent, modes=modes, warmup=warmup, repeats=repeats)
     print_trl(found)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, make_env
+from ragen2.cli.shared import SetOption, make_env, require_torch
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def list_envs(plugin: PluginOption = None) -> None:
         table.add_column(column)
     for kind in Env.kinds():
         env = Env.from_dict({"kind": kind})
-        first = (type(env).__doc__ or "").strip().splitlines()[0]
+        first = (type(env).__doc__ or "").strip().partition("\n")[0]
         low, high = env.reward_range
         table.add_row(
             kind,
@@ -62,6 +62,36 @@ def play_env(
 
     _load(plugin)
     play_in_terminal(make_env(name, overrides), seed)
+
+
+@app.command("show")
+def show_prompt(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Also count tokens, and show what its chat template makes of it."),
+    ] = None,
+    style: Annotated[
+        str, typer.Option(help="reference, brief or native; auto: what the model was taught with.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Which task.")] = 0,
+    overrides: SetOption = None,
+    plugin: PluginOption = None,
+) -> None:
+    """Print exactly what a model reads at the start of a task, coloured by part.
+
+    --set takes settings of a run: env.size=5, rollout.thinking=false, prompt.template=mine.toml.
+
+    Example: ragen2 envs show Sokoban --style reference --set env.observation=grid
+    """
+    from ragen2.cli.views.prompt import show_first_prompt
+    from ragen2.config import RunConfig, resolve_config
+
+    _load(plugin)
+    data = {"env": {"kind": name}, "prompt": {"style": style}, "model": {"path": model or "any"}}
+    config = resolve_config(RunConfig, data, overrides or (), "envs show", "known")
+    tokenizer = require_torch().open_tokenizer(model) if model else None
+    show_first_prompt(config, seed, tokenizer)
 
 
 @app.command("check")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragen2.backends.remote.journal import JOURNAL_FILE
-from ragen2.cli.shared import SetOption, require_torch, write_json
+from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch, write_json
 from ragen2.errors import ModelError, RunError
 from ragen2.runs.files import write_atomically
+from ragen2.runs.lock import one_writer
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.runs.trajectories import group_lines, images_of
@@ -21,11 +22,12 @@ from ragen2.runs.trajectories import group_lines, images_of
 if TYPE_CHECKING:
     from ragen2.backends.settings import ServerSettings
     from ragen2.config import RunConfig
+    from ragen2.consent import PluginRule
     from ragen2.policy import Policy, TextSampler
     from ragen2.trainer.evaluate import Assessment
 
 TASKS = 256
-OWN_SETTINGS = ("plugins", "env", "rollout", "evaluation")
+OWN_SETTINGS = ("plugins", "env", "rollout", "prompt", "evaluation")
 """What a run brings to its evaluation; the rest of its file is about training."""
 EVALUATED_FILE = "evaluation.jsonl"
 """Held-out tasks, one trajectory per line; ``rollouts/`` has the groups that were cross-scored."""
@@ -59,6 +61,7 @@ def evaluate(
             "after an interruption.",
         ),
     ] = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Play held-out tasks and cross-score the reasoning.
 
@@ -67,16 +70,20 @@ def evaluate(
     Example: ragen2 eval runs/try --tasks 64 --set env.slip=0.1
     """
     from ragen2.cli.views.verdicts import print_verdict
+    from ragen2.cli.views.waiting import waiting
     from ragen2.config import dump_config
     from ragen2.trainer.evaluate import assess
 
-    config = evaluation_config(model, env, tasks, overrides or ())
-    run = start_run(out, dump_config(config)) if out is not None else None
-    policy = open_policy(model, config, out)
-    with _usage_printed(policy, out):
-        verdict = assess(config, policy)
-    if run is not None:
-        finish_run(run, verdict)
+    plugins = plugin_rule(trust=trust_plugins)
+    config = evaluation_config(model, env, tasks, overrides or (), plugins)
+    with _writing(out):
+        run = start_run(out, dump_config(config)) if out is not None else None
+        with waiting(model):
+            policy = open_policy(model, config, out)
+        with _usage_printed(policy, out), waiting(model, is_open=True):
+            verdict = assess(config, policy)
+        if run is not None:
+            finish_run(run, verdict)
     print_verdict(model, config.env.kind, verdict)
     if json_file is not None:
         write_verdict(json_file, model, verdict)
@@ -114,7 +121,7 @@ def open_policy(model: str, config: RunConfig, out: Path | None = None) -> Polic
         return opened
     from ragen2.audit.likelihoods import server_and_model
 
-    url, name = server_and_model(model)
+    url, name = server_and_model(model, config.server.api_key_env)
     journal = out / JOURNAL_FILE if out is not None else None
     if config.server.api == "chat":
         return _chat_server(url, name, config.server, journal)
@@ -141,23 +148,49 @@ def _token_server(url: str, name: str, config: RunConfig, journal: Path | None) 
 
 
 def evaluation_config(
-    model: str, env: str | None, tasks: int | None, overrides: Sequence[str]
+    model: str,
+    env: str | None,
+    tasks: int | None,
+    overrides: Sequence[str],
+    plugins: PluginRule = "known",
 ) -> RunConfig:
     """The settings to evaluate under: the run's own if ``model`` is one, then what was asked for."""
-    from ragen2.config import RunConfig, apply_override, merge, parse_config, read_toml
+    from ragen2.config import RunConfig, merge, read_toml, resolve_config
 
-    data: dict[str, Any] = {"env": {"kind": "FrozenLake"}, "evaluation": {"tasks": TASKS}}
+    data: dict[str, Any] = {
+        "env": {"kind": "FrozenLake"},
+        "evaluation": {"tasks": TASKS},
+        "prompt": _prompt(model, overrides),
+    }
     run_file = _run_file(Path(model))
     if run_file is not None:
+        _refuse_edited(run_file.parent, Path(model))
         run = read_toml(run_file)
         data = merge(data, {name: run[name] for name in OWN_SETTINGS if name in run})
     if env is not None:
         data = merge(data, {"env": {"kind": env}})
     if tasks is not None:
         data = merge(data, {"evaluation": {"tasks": tasks}})
-    for override in overrides:
-        data = apply_override(data, override)
-    return parse_config(RunConfig, data)
+    return resolve_config(RunConfig, data, overrides, f"run file {run_file}", plugins)
+
+
+def _prompt(model: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What the model was taught with; a served one is known by its tokenizer or by its name."""
+    from ragen2.rollout.prompts import taught_prompt
+
+    if model.startswith(("http://", "https://")):
+        given = [one.partition("=")[2] for one in overrides if one.startswith("model.path=")]
+        model = given[-1] if given else model.partition("#")[2]
+    return (taught_prompt(model) if model else None) or {"style": "reference"}
+
+
+def _refuse_edited(run: Path, model: Path) -> None:
+    """A run is evaluated on what it was trained on, not on what its run.toml was made to say later."""
+    from ragen2.runs.checkpoints import list_checkpoints
+    from ragen2.trainer.resume import refuse_edited
+
+    newest = next(reversed(list_checkpoints(run)), None) if model == run else model
+    refuse_edited(run, newest, OWN_SETTINGS)
 
 
 def _run_file(model: Path) -> Path | None:
@@ -172,14 +205,33 @@ def start_run(out: Path, run_toml: str) -> RunDirectory:
     Settings may have changed since: completions are found by all that decides them.
     """
     if not (out / JOURNAL_FILE).is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"--out {out} exists and is not empty; choose another folder")
+        _refuse_taken(out)
         return RunDirectory.create(out, run_toml)
     try:
         write_atomically(out / "run.toml", run_toml)
     except OSError as error:
         raise RunError(f"--out {out} cannot be written: {error.strerror}") from error
     return RunDirectory(out)
+
+
+@contextmanager
+def _writing(out: Path | None) -> Iterator[None]:
+    """The only writer of ``--out``; what is there already and is no evaluation is not even locked."""
+    if out is None:
+        yield
+        return
+    _refuse_taken(out)
+    with one_writer(out):
+        yield
+
+
+def _refuse_taken(out: Path) -> None:
+    if (out / JOURNAL_FILE).is_file():
+        return
+    try:
+        RunDirectory.refuse_taken(out)
+    except RunError as error:
+        raise RunError(f"--out {out} exists and is not empty; choose another folder") from error
 
 
 def finish_run(run: RunDirectory, verdict: Assessment) -> None:
@@ -194,7 +246,11 @@ def finish_run(run: RunDirectory, verdict: Assessment) -> None:
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror}") from error
     record = StepRecord(
-        step=STEP, metrics=verdict.metrics, absent=verdict.absent, regime=verdict.regime
+        step=STEP,
+        metrics=verdict.metrics,
+        absent=verdict.absent,
+        regime=verdict.regime,
+        files=run.digests(STEP),
     )
     run.append(record)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest
+from ragen2.cli.outlasting import StopRequest
+from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, TrustOption, plugin_rule
 from ragen2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def experiment(  # noqa: PLR0913 - one parameter per flag
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Seeds of every cell, from 0.", show_default="the experiment's"),
+        typer.Option(
+            min=1, max=1000, help="Seeds of every cell, from 0.", show_default="the experiment's"
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -74,6 +77,7 @@ def experiment(  # noqa: PLR0913 - one parameter per flag
     show_list: Annotated[
         bool, typer.Option("--list", help="Show the experiments and stop.")
     ] = False,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Run a grid of cells and seeds, then write one table, figures and the exact commands.
 
@@ -84,6 +88,7 @@ def experiment(  # noqa: PLR0913 - one parameter per flag
     from ragen2.cli.views.experiment import print_list, print_plan
     from ragen2.experiments.grid import load_grid
     from ragen2.experiments.plan import make_plan
+    from ragen2.runs.lock import one_writer
 
     if show_list:
         print_list()
@@ -92,12 +97,20 @@ def experiment(  # noqa: PLR0913 - one parameter per flag
         raise ConfigError("which experiment? name one, or see them with: ragen2 experiment --list")
     chosen = _scale(scale, load_grid(name))
     folder = out or Path("runs") / (f"experiments-{chosen}" if chosen else Path(name).stem)
-    plan = make_plan(name, scale=chosen, out=folder, seeds=seeds, overrides=overrides or ())
+    plan = make_plan(
+        name,
+        scale=chosen,
+        out=folder,
+        seeds=seeds,
+        overrides=overrides or (),
+        plugins=plugin_rule(trust=trust_plugins, dry_run=dry_run),
+    )
     if dry_run:
         print_plan(plan)
         return
     keep = _keeps_weights(plan) if keep_weights is None else keep_weights
-    _run(plan, at_once=jobs or _default_jobs(plan), mps=mps, keep_weights=keep)
+    with one_writer(plan.folder):
+        _run(plan, at_once=jobs or _default_jobs(plan), mps=mps, keep_weights=keep)
 
 
 def _scale(scale: str | None, grid: Grid) -> Scale | None:
@@ -118,7 +131,7 @@ def _scale(scale: str | None, grid: Grid) -> Scale | None:
 
 def _default_jobs(plan: Plan) -> int:
     from ragen2.experiments.grid import load_scale
-    from ragen2.rollout.play import usable_cores
+    from ragen2.rollout.pool import usable_cores
 
     many = plan.scale is not None and load_scale(plan.scale).side_by_side
     return usable_cores() if many else 1

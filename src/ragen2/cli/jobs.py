@@ -12,9 +12,11 @@ from pathlib import Path
 import typer
 
 from ragen2.backends.settings import GPU_SHARE
-from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, StopRequest, print_settings
+from ragen2.cli.outlasting import StopRequest
+from ragen2.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, print_settings
 from ragen2.cli.views.live import jobs_view
 from ragen2.config import default_run_file, load_run
+from ragen2.consent import PluginRule
 from ragen2.errors import ConfigError, RunError
 from ragen2.reports.page import write_report
 from ragen2.trainer.jobs.mps import Sharing, has_gpu, shared_gpu
@@ -22,14 +24,18 @@ from ragen2.trainer.jobs.run import Job, JobStatus, refuse_unfit, run_jobs
 
 
 def name_jobs(
-    run_files: Sequence[Path], overrides: Sequence[str], seeds: int, out: Path | None
+    run_files: Sequence[Path],
+    overrides: Sequence[str],
+    seeds: int,
+    out: Path | None,
+    plugins: PluginRule = "known",
 ) -> list[Job]:
     """Every run with every seed, as ``OUT/NAME-seedS``; all their mistakes are found before any starts."""
     folder = out or Path("runs") / time.strftime("jobs-%Y%m%d-%H%M%S")
     files = list(run_files) or [default_run_file()]
     jobs = []
     for file, name in zip(files, _names(files), strict=True):
-        config = load_run(file, overrides)
+        config = load_run(file, overrides, plugins=plugins)
         for seed in range(config.seed, config.seed + seeds):
             label = f"{name}-seed{seed}"
             jobs.append(Job(label, config.model_copy(update={"seed": seed}), folder / label))

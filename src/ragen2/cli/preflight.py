@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, require_torch, write_json
+from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch, write_json
 from ragen2.errors import RunError
 
 
@@ -20,6 +20,7 @@ def preflight(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write everything here.")
     ] = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Play one batch, train nothing, and say what there is to learn from.
 
@@ -27,18 +28,17 @@ def preflight(
     """
     from rich.console import Console
 
-    from ragen2.cli.views.preflight import progress, show
+    from ragen2.cli.views.preflight import show
+    from ragen2.cli.views.waiting import waiting
     from ragen2.config import load_run
     from ragen2.trainer.preflight import preflight as run_preflight
 
-    config = load_run(run_file, overrides or ())
+    config = load_run(run_file, overrides or (), plugins=plugin_rule(trust=trust_plugins))
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise RunError(f"--json {json_file} cannot be written: its folder does not exist")
-    console = Console()
-    with progress(Console(stderr=True)) as tell:
-        tell("model", config.model.path)
+    with waiting(config.model.path):
         policy = require_torch().open_policy(config.model.path, config.model.device)
-        found = run_preflight(config, policy, tell)
-    show(found, console)
+        found = run_preflight(config, policy)
+    show(found, Console())
     if json_file is not None:
         write_json("--json", json_file, found.as_dict())

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, require_torch
+from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.backends.agent import Agent
     from ragen2.config import RunConfig
+    from ragen2.consent import PluginRule
     from ragen2.diagnostics.metrics.gradients import ProbeRecord
 
 PROMPTS, GROUP_SIZE = 48, 16
@@ -52,20 +53,24 @@ def probe(  # noqa: PLR0913 - one parameter per flag
             show_default="RUN_DIR/probe/step_N",
         ),
     ] = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Take the gradients of a checkpoint apart, on one batch of new tasks.
 
     Example: ragen2 probe runs/try --prompts 24 --group-size 8 --edges 0,0.05,0.2
     """
     from ragen2.runs.store import RunDirectory
+    from ragen2.trainer.resume import refuse_edited
 
     RunDirectory.open(run_dir)
     flags = [f"rollout.prompts={prompts}", f"rollout.group_size={group_size}"]
-    config = _config(run_dir, [*flags, *_bucket_flags(buckets, edges), *(overrides or ())])
+    changes = [*flags, *_bucket_flags(buckets, edges), *(overrides or ())]
+    config = _config(run_dir, changes, plugin_rule(trust=trust_plugins))
     chosen, folder = _checkpoint(run_dir, step)
     target = out or run_dir / "probe" / f"step_{chosen:06d}"
     if target.exists() and not target.is_dir():
         raise RunError(f"--out {target} is a file; choose a folder")
+    refuse_edited(run_dir, folder)
     agent = _open(config, folder)
     record = _probe(config, agent, run_dir, chosen)
     _write(record, target)
@@ -88,17 +93,17 @@ def _bucket_flags(buckets: int | None, edges: str | None) -> list[str]:
     return ["probe.edges=[]", f"probe.buckets={buckets}"] if buckets is not None else []
 
 
-def _config(run_dir: Path, overrides: Sequence[str]) -> RunConfig:
+def _config(run_dir: Path, overrides: Sequence[str], plugins: PluginRule) -> RunConfig:
     """The run's settings with what was asked for over them; the model stays the run's own."""
     from ragen2.config import load_run
 
-    own = load_run(run_dir / "run.toml")
-    config = load_run(run_dir / "run.toml", overrides)
+    own = load_run(run_dir / "run.toml", plugins="skip")
+    config = load_run(run_dir / "run.toml", overrides, plugins=plugins)
     if config.rollout.group_size < 2:
         raise ConfigError(
             f"rollout.group_size must be at least 2 to have a variance, got {config.rollout.group_size}"
         )
-    for name in ("path", "lora_rank", "lora_alpha"):
+    for name in ("path", "lora_rank", "lora_alpha", "frozen"):
         if getattr(config.model, name) != getattr(own.model, name):
             raise ConfigError(f"--set model.{name}: a checkpoint has its run's model; leave it out")
     return config
@@ -143,13 +148,16 @@ def _open(config: RunConfig, folder: Path | None) -> Agent:
 
     Our own engine plays: a server may be busy with the run that is probed.
     """
-    agent: Agent = require_torch().open_agent(
-        config.model.model_copy(update={"engine": "auto"}),
-        config.learner,
-        seed=config.seed,
-        algorithm=config.algorithm,
-        steps=config.steps,
-    )
+    from ragen2.cli.views.waiting import waiting
+
+    with waiting(config.model.path):
+        agent: Agent = require_torch().open_agent(
+            config.model.model_copy(update={"engine": "auto"}),
+            config.learner,
+            seed=config.seed,
+            algorithm=config.algorithm,
+            steps=config.steps,
+        )
     agent.learner.keep_reference()
     if folder is not None:
         agent.learner.load(folder)

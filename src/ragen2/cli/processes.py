@@ -16,7 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import typer
+
 from ragen2.backends.distributed.rank import Rank
+from ragen2.cli.outlasting import END_SIGNALS, results_are_saved
 from ragen2.cli.shared import require_torch
 from ragen2.errors import RunError
 
@@ -59,7 +62,7 @@ def run_worker(rank: Rank) -> None:
     processes = _join(rank)
     from ragen2.backends.distributed.process_group import LostProcess
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in END_SIGNALS:
         # Rank 0 decides when to stop, after a whole step: all end with it.
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -69,7 +72,7 @@ def run_worker(rank: Rank) -> None:
         return  # with exit code 0: torchrun would end rank 0 before it has reported
     except LostProcess:
         if PARENT_PIPE in os.environ:  # the launcher sees who is gone, and reports it once for all
-            sys.exit(EXIT_USER)
+            raise typer.Exit(EXIT_USER) from None
         raise
     processes.leave()
 
@@ -109,8 +112,10 @@ def start_processes(arguments: Sequence[str], count: int, run: Path) -> int:
         if job[0].poll() is None:
             job[0].send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, pass_on)
+    results_are_saved()
+    for number in END_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on)
     killed = ", ".join(_wait(job))
     code = int(job[0].returncode)
     if killed and code <= 0:

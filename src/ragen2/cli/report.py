@@ -40,7 +40,7 @@ def report(
 
     Example: ragen2 report runs/first --figures figures --format png
     """
-    from ragen2.reports.data.episodes import missing_images
+    from ragen2.reports.data.episodes import changed_files, missing_images, missing_records
     from ragen2.reports.data.report import report_of
     from ragen2.reports.figures import FORMATS, load_matplotlib
     from ragen2.reports.load import load
@@ -56,7 +56,8 @@ def report(
     if page.is_dir():
         raise RunError(f"--out {page} is a folder; give a file such as {page / 'report.html'}")
     runs = [load(path) for path in paths]
-    lost = [line for run in runs if (line := missing_images(run))]
+    checks = (missing_records, missing_images, changed_files)
+    lost = [line for run in runs for check in checks if (line := check(run))]
     written = write_page(report_of(runs), page)
     print(f"report {written} ({written.stat().st_size / 1e6:.1f} MB)")
     for line in lost:  # the page says so, too, where they would be
@@ -79,8 +80,8 @@ def watch(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. On any but a loopback one the page asks for the token "
-            "that is printed with its address."
+            help="Address to listen on. The page asks for the token that is printed with its address; "
+            "on a loopback address only this machine is answered."
         ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,

@@ -1,10 +1,9 @@
-"""What several verbs share: options, exit codes, Ctrl-C, torch with a clear error, dry runs, JSON files."""
+"""What several verbs share: options, exit codes, torch with a clear error, dry runs, JSON files."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +13,10 @@ import typer
 from ragen2.errors import DependencyError, RunError
 
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from ragen2.config import RunConfig
+    from ragen2.consent import PluginRule
     from ragen2.envs import Env
 
 EXIT_FAILED = 1
@@ -27,6 +27,21 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a setting; may be given often."),
 ]
+
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-plugins",
+        help="Let the file import its plug-ins, run its command and use its servers; asked once for each.",
+    ),
+]
+
+
+def plugin_rule(*, trust: bool, dry_run: bool = False) -> PluginRule:
+    """What the flags say about the plug-ins of a file."""
+    if dry_run:
+        return "skip"
+    return "trust" if trust else "known"
 
 
 def require_torch() -> ModuleType:
@@ -46,27 +61,6 @@ def require_torch() -> ModuleType:
         ) from error
     torch_backends.quiet_transformers()
     return torch_backends
-
-
-class StopRequest:
-    """True after the first Ctrl-C or SIGTERM, so that the step is finished; a second stops at once."""
-
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
-        self.is_set = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
-
-    def __call__(self) -> bool:
-        """Whether it was asked for."""
-        return self.is_set
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if self.is_set:
-            raise KeyboardInterrupt
-        self.is_set = True
-        print(f"\n{self.answer}; press Ctrl-C again to stop at once", flush=True)
 
 
 def new_run_path(config: RunConfig) -> Path:
@@ -100,6 +94,16 @@ def write_text(flag: str, file: Path, text: str) -> None:
         raise RunError(f"{flag} {file} cannot be written: {error.strerror}") from error
 
 
+def print_unchecked(config: RunConfig) -> None:
+    """A comment that names the kinds of plug-ins, if there are any."""
+    from ragen2.config import unchecked_kinds
+
+    found = unchecked_kinds(config).items()
+    named = ", ".join(f"{path} {kind}" for path, kinds in found for kind in kinds)
+    if named:
+        print(f"# not checked, because a dry run imports no plug-in: {named}")
+
+
 def print_settings(config: RunConfig, *, full: bool, name: str = "") -> None:
     """A run file that gives the same run again, with comments above it; ``name`` is that of a job."""
     import tomli_w
@@ -108,6 +112,7 @@ def print_settings(config: RunConfig, *, full: bool, name: str = "") -> None:
 
     if name:
         print(f"# {name}")
+    print_unchecked(config)
     if full:
         print(dump_config(config), end="")
         return

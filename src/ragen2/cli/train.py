@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,15 +13,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragen2.backends.distributed.rank import Rank, rank_of
+from ragen2.cli.outlasting import StopRequest
 from ragen2.cli.processes import open_rank_zero, resume_line, run_worker, start_processes
-from ragen2.cli.shared import EXIT_INTERRUPTED, SetOption, StopRequest, new_run_path, require_torch
+from ragen2.cli.shared import (
+    EXIT_INTERRUPTED,
+    SetOption,
+    TrustOption,
+    new_run_path,
+    plugin_rule,
+    require_torch,
+)
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
+    from ragen2.consent import PluginRule
     from ragen2.policy import Learner, Policy
     from ragen2.runs.record import Sink
     from ragen2.runs.store import RunDirectory
+    from ragen2.trainer.resume import ResumedSettings
     from ragen2.trainer.state import TrainerState
 
 
@@ -99,7 +109,9 @@ def train(  # noqa: PLR0913 - one parameter per flag
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Train every run with so many seeds, from its own upwards."),
+        typer.Option(
+            min=1, max=1000, help="Train every run with so many seeds, from its own upwards."
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs trained side by side; left out, 1.")
@@ -118,6 +130,7 @@ def train(  # noqa: PLR0913 - one parameter per flag
     nodes: NodesOption = 1,
     gpus_per_node: GPUsOption = None,
     engine_set: EngineSetOption = None,
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Train an agent and watch for collapse.
 
@@ -133,32 +146,32 @@ def train(  # noqa: PLR0913 - one parameter per flag
     has_cluster = nodes != 1 or gpus_per_node is not None or bool(engine_set)
     _refuse_with_engine(engine, has_jobs=has_jobs or processes is not None, has_cluster=has_cluster)
     run_file, changes = run_files[0] if run_files else None, overrides or []
+    _refuse_with_resume(resume, has_settings=bool(run_file or out), has_jobs=has_jobs)
+    plugins = plugin_rule(trust=trust_plugins, dry_run=dry_run)
     if engine is TrainingEngine.VERL:
         from ragen2.cli.verl import Cluster, train_elsewhere
 
         cluster = Cluster(nodes, gpus_per_node, tuple(engine_set or ()))
-        train_elsewhere(cluster, run_file, changes, out, resume=resume, dry_run=dry_run)
+        train_elsewhere(cluster, run_file, changes, out, resume=resume, plugins=plugins)
     elif resume is not None:
-        has_settings = bool(run_file or changes or out is not None)
-        _refuse_with_resume(has_settings=has_settings, has_jobs=has_jobs)
         if dry_run:
-            _print_settings(_settings_of(resume), full=full)
+            _print_settings(_settings_of(resume, changes, plugins).config, full=full)
         else:
-            _resume(resume, rank, processes)
+            _resume(resume, changes, rank, processes, plugins)
     elif has_jobs:
         if rank.world_size > 1 or processes is not None:
             raise ConfigError("--processes and torchrun train one run; leave the others out")
         from ragen2.cli.jobs import name_jobs, print_jobs, train_jobs
 
-        named = name_jobs(run_files or [], changes, seeds or 1, out)
+        named = name_jobs(run_files or [], changes, seeds or 1, out, plugins)
         if dry_run:
             print_jobs(named, full=full)
         else:
             train_jobs(named, at_once=jobs or 1, mps=mps)
     elif dry_run:
-        _print_settings(_checked(run_file, changes), full=full)
+        _print_settings(_checked(run_file, changes, plugins), full=full)
     else:
-        _train_one(run_file, changes, out, rank, processes)
+        _train_one(run_file, changes, out, rank, processes, plugins)
 
 
 def _print_settings(config: RunConfig, *, full: bool) -> None:
@@ -179,10 +192,13 @@ def _refuse_with_engine(engine: TrainingEngine, *, has_jobs: bool, has_cluster: 
         )
 
 
-def _refuse_with_resume(*, has_settings: bool, has_jobs: bool) -> None:
+def _refuse_with_resume(resume: Path | None, *, has_settings: bool, has_jobs: bool) -> None:
+    if resume is None:
+        return
     if has_settings:
         raise ConfigError(
-            "--resume takes its settings from the run; leave RUN.toml, --set and --out out"
+            "--resume takes its settings from the run; leave RUN.toml and --out out, and change some "
+            "with --set"
         )
     if has_jobs:
         raise ConfigError(
@@ -199,15 +215,19 @@ def _starts_others(processes: int | None, rank: Rank) -> bool:
     return rank.world_size == 1 and (processes or 1) > 1
 
 
-def _checked(run_file: Path | None, overrides: list[str]) -> RunConfig:
+def _checked(run_file: Path | None, overrides: list[str], plugins: PluginRule) -> RunConfig:
     from ragen2.config import load_run
 
-    config = load_run(run_file, overrides)
+    config = load_run(run_file, overrides, plugins=plugins)
+    _require_loggers(config)
+    return config
+
+
+def _require_loggers(config: RunConfig) -> None:
     if config.logging.to:
         from ragen2.runs.loggers import require_loggers
 
         require_loggers(config.logging.to)
-    return config
 
 
 def _new_path(config: RunConfig, out: Path | None) -> Path:
@@ -225,14 +245,16 @@ def _train_one(
     out: Path | None,
     rank: Rank,
     processes: int | None,
+    plugins: PluginRule,
 ) -> None:
     """Train a new run, here or in processes of its own; mistakes are found before any of them starts."""
     from ragen2.config import dump_config
     from ragen2.rollout.context import require_vision
+    from ragen2.runs.lock import one_writer
     from ragen2.runs.store import RunDirectory
 
     starts_others = _starts_others(processes, rank)
-    config = _checked(run_file, overrides)
+    config = _checked(run_file, overrides, plugins)
     path = _new_path(config, out)
     if starts_others:
         words = [str(run_file)] if run_file else []
@@ -240,43 +262,71 @@ def _train_one(
             words += ["--set", override]
         raise typer.Exit(start_processes([*words, "--out", str(path)], processes or 1, path))
     with _open(config, rank) as agent:
-        require_vision(config.env, agent.policy, config.rollout)
-        run = RunDirectory.create(path, dump_config(config))
-        _run(config, agent, run, None, rank)
+        require_vision(config.env, agent.policy, config.rollout, config.prompt)
+        with one_writer(path):
+            run = RunDirectory.create(path, dump_config(config))
+            _run(config, agent, run, None, rank)
 
 
-def _settings_of(path: Path) -> RunConfig:
-    """The settings of a run directory, with the loggers that they name at hand."""
+def _settings_of(
+    path: Path, overrides: list[str], plugins: PluginRule, checkpoint: Path | None = None
+) -> ResumedSettings:
+    """The settings that a run goes on with, with the loggers that they name at hand.
+
+    Without a ``checkpoint`` that was found whole they are held against the newest one's.
+    """
+    from ragen2.runs.checkpoints import list_checkpoints
+    from ragen2.runs.store import RunDirectory
+    from ragen2.trainer.resume import resumed_settings
+
+    RunDirectory.open(path)
+    newest = next(reversed(list_checkpoints(path)), None)
+    found = resumed_settings(path, checkpoint or newest, overrides, plugins=plugins)
+    _require_loggers(found.config)
+    return found
+
+
+def _resume(
+    path: Path, overrides: list[str], rank: Rank, processes: int | None, plugins: PluginRule
+) -> None:
+    from ragen2.runs.lock import one_writer
     from ragen2.runs.store import RunDirectory
 
     RunDirectory.open(path)
-    return _checked(path / "run.toml", [])
+    starts_others = _starts_others(processes, rank)
+    with one_writer(path):  # rank 0 holds it; this program only looks, before it starts others
+        if not starts_others:
+            _go_on(path, overrides, rank, plugins)
+            return
+        _settings_of(path, overrides, plugins)  # with consent, which processes of its own inherit
+    words = ["--resume", str(path)]
+    for override in overrides:
+        words += ["--set", override]
+    raise typer.Exit(start_processes(words, processes or 1, path))
 
 
-def _resume(path: Path, rank: Rank, processes: int | None) -> None:
-    from ragen2.runs.checkpoints import list_checkpoints, newest_checkpoint
+def _go_on(path: Path, overrides: list[str], rank: Rank, plugins: PluginRule) -> None:
+    """Resume the run of a directory in which nobody else writes."""
     from ragen2.runs.store import RunDirectory
+    from ragen2.trainer.resume import sound_checkpoint
     from ragen2.trainer.state import read_state
 
-    if _starts_others(processes, rank):
-        words = ["--resume", str(path)]
-        raise typer.Exit(start_processes(words, processes or 1, path))
-    config = _settings_of(path)
     run = RunDirectory.open(path)
-    checkpoint = newest_checkpoint(path)
-    if checkpoint is None and list_checkpoints(path):
-        raise RunError(
-            f"every checkpoint of {path} is damaged; to start again from step 1, remove "
-            f"{path / 'checkpoints'} and resume"
-        )
+    checkpoint = sound_checkpoint(run)
+    found = _settings_of(path, overrides, plugins, checkpoint)
+    config = found.config
     state = read_state(checkpoint) if checkpoint else None
     with _open(config, rank) as agent:
         if checkpoint:
             agent.learner.load(checkpoint)
+        if state is None and (begun := run.sound_records()[0]):
+            print(f"{path} has no checkpoint; all until step {begun[-1].step} is done again")
         run.rewind(state.step if state else -1)
         if state is not None and state.step >= config.steps:
             print(f"{path} is finished: {state.step} of {config.steps} steps are done")
-        _run(config, agent, run, state, rank)
+        if found.changed:
+            print(f"from step {state.step + 1 if state else 0} on: {', '.join(found.changed)}")
+        _run(config, agent, run, state, rank, found.changed)
 
 
 @contextmanager
@@ -286,26 +336,34 @@ def _open(config: RunConfig, rank: Rank) -> Iterator[Trained]:
         with open_rank_zero(config, rank) as all_processes:
             yield Trained(all_processes, all_processes)
         return
-    agent = require_torch().open_agent(
-        config.model,
-        config.learner,
-        seed=config.seed,
-        algorithm=config.algorithm,
-        steps=config.steps,
-        server=config.server,
-    )
+    from ragen2.cli.views.waiting import waiting
+
+    with waiting(config.model.path):
+        agent = require_torch().open_agent(
+            config.model,
+            config.learner,
+            seed=config.seed,
+            algorithm=config.algorithm,
+            steps=config.steps,
+            server=config.server,
+        )
     yield Trained(agent.learner, agent.policy)
 
 
 def _run(
-    config: RunConfig, agent: Trained, run: RunDirectory, state: TrainerState | None, rank: Rank
+    config: RunConfig,
+    agent: Trained,
+    run: RunDirectory,
+    state: TrainerState | None,
+    rank: Rank,
+    changed: Sequence[str] = (),
 ) -> None:
     from ragen2.cli.views.live import live_view
     from ragen2.reports.page import write_report
-    from ragen2.runs.store import record_session
     from ragen2.trainer.loop import train as train_loop
+    from ragen2.trainer.resume import record_start
 
-    record_session(run.path, state.step if state else 0)
+    record_start(run.path, state.step if state else 0, config, changed)
     asked = StopRequest("finishing this step, then saving")
     loggers = _loggers(config, run, state)
     with loggers as others, live_view(config, run, agent.learner.describe()) as view:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, require_torch
+from ragen2.cli.outlasting import results_are_saved
+from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch
 from ragen2.errors import RunError
 
 
@@ -22,11 +23,13 @@ def warmstart(
     out: Annotated[Path, typer.Option(help="Folder for the model; must not exist yet.")] = Path(
         "warmstart"
     ),
+    trust_plugins: TrustOption = False,
 ) -> None:
     """Teach a model the reply format and the game from scripted play of chosen quality.
 
     Example: ragen2 warmstart --set steps=50 --set quality=0.3 --set groundedness=0 --out models/ungrounded
     """
+    from ragen2.cli.views.waiting import waiting
     from ragen2.config import dump_config, find_warm_start, load_config
     from ragen2.trainer.warmstart import (
         WarmstartConfig,
@@ -36,9 +39,11 @@ def warmstart(
     from ragen2.trainer.warmstart import warmstart as run_warmstart
 
     file = find_warm_start(recipe) if recipe else default_recipe()
-    config = load_config(WarmstartConfig, file, overrides or ())
+    plugins = plugin_rule(trust=trust_plugins)
+    config = load_config(WarmstartConfig, file, overrides or (), plugins=plugins)
     if out.exists():
         raise RunError(f"{out} exists already; choose another folder with --out")
+    results_are_saved()
     torch_backends = require_torch()
     if config.new is not None:
         agent = torch_backends.make_agent(
@@ -49,7 +54,8 @@ def warmstart(
             seed=config.seed,
         )
     else:
-        agent = torch_backends.open_agent(config.model, config.learner, seed=config.seed)
+        with waiting(config.model.path):
+            agent = torch_backends.open_agent(config.model, config.learner, seed=config.seed)
 
     def report(step: int, loss: float) -> None:
         if step % max(1, config.steps // 10) == 0 or step == 1:

@@ -48,11 +48,20 @@ class Bandit(Env):
     @property
     def instruction(self) -> str:
         """Rules and a worked reply."""
+        return f"{self.rules} Example: <think>a Monk is steady</think><answer>Monk</answer>"
+
+    @property
+    def rules(self) -> str:
+        """What the arms are."""
         return (
             "Two arms carry the names of jobs. One always pays a little, the other seldom pays "
-            "a lot. Think about what the names stand for, then choose one. "
-            "Example: <think>a Monk is steady</think><answer>Monk</answer>"
+            "a lot. Think about what the names stand for, then choose one."
         )
+
+    @property
+    def answer_form(self) -> str:
+        """An arm."""
+        return "the name of one arm"
 
     def start(self, seed: int, luck: int) -> BanditEpisode:
         """Pair and order from ``seed``; the payout from ``seed`` and ``luck``."""

@@ -7,6 +7,7 @@ share the seed and differ in luck. An episode has no ``reset``, hence no stale s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,7 +25,11 @@ finite set of tasks maps held-out seeds to tasks that no training seed reaches."
 HELD_OUT_ONE_IN = 5
 """One generated task in this many is held out."""
 
+MOST_EASIER = 8
+"""Levels below a run's own at most, where a setting has many values: each costs a curriculum steps."""
+
 Waits = Literal["nothing", "cores", "server"]
+Easier = tuple[Mapping[str, int | float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,53 @@ class Env(Component, ABC):
     """Least and greatest return of one episode, format penalties not counted."""
     stochastic: ClassVar[bool] = False
     """Whether luck can change what the same actions do."""
+    one_action: ClassVar[bool] = False
+    """Whether an answer is one action as a whole (a program, a number), never several in a row."""
+    has_fixed_actions: ClassVar[bool] = False
+    """Whether ``action_forms`` are the names of all actions there are; variants of them are then read."""
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    """Other words that agents use for fixed actions, in lower case, with the action they stand for."""
+    thoughts: ClassVar[str] = "two or three sentences about the state you see"
+    """What a prompt asks the reasoning to be."""
+    reply_tokens: ClassVar[int] = 200
+    """Tokens that a reply needs at most, reasoning included, where ``rollout.max_tokens`` leaves it open."""
     state_kind: ClassVar[Literal["grid", "text"]] = "text"
     reward_kind: ClassVar[Literal["binary", "dense"]] = "binary"
 
     kind: str
     max_turns: int = Field(5, ge=1, description="replies the agent may write in one episode")
     max_actions: int = Field(10, ge=1, description="actions the environment takes in one episode")
+    step_timeout: float = Field(
+        600.0,
+        ge=0.0,
+        description="seconds that a step, or the start of a task, may take; one that takes longer ends "
+        "its episode as an error; 0 is no limit",
+    )
 
     @property
     @abstractmethod
     def instruction(self) -> str:
         """The rules in the words of the system message, true to these settings, with an example."""
+
+    @property
+    def rules(self) -> str:
+        """What the task is and how it goes; no list of actions, and no example that could be copied."""
+        return self.instruction
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """The actions as a prompt lists them: names, or forms such as ``search[words]``; or none."""
+        return ()
+
+    @property
+    def answer_form(self) -> str:
+        """What an answer is, in a few words, where there are no ``action_forms``."""
+        return "your action"
+
+    def dearest_reply(self, num_actions: int) -> float:
+        """The least that so many known actions of one reply can earn; 0 where none costs anything."""
+        del num_actions
+        return 0.0
 
     @property
     def shows_images(self) -> bool:
@@ -112,6 +153,15 @@ class Env(Component, ABC):
         """
         return "nothing"
 
+    @property
+    def easier(self) -> Easier:
+        """Settings that make tasks easier, easiest first: the levels of a curriculum below these settings.
+
+        A held-out task must be held out at every level. None where no setting decides how hard a task is,
+        as for tasks that are read from files.
+        """
+        return ()
+
     @abstractmethod
     def start(self, seed: int, luck: int) -> Episode:
         """Begin task ``seed`` under noise ``luck``; the same pair always gives the same episode."""
@@ -124,6 +174,11 @@ def belongs(seed: int, *task: int | str) -> bool:
     training seed a task that a held-out seed can give, however few tasks there are.
     """
     return (seed < HELD_OUT_SEEDS) == (stream_key("held out", *task) % HELD_OUT_ONE_IN == 0)
+
+
+def rising(low: int, high: int) -> range:
+    """Values of a setting from ``low`` up, evenly spaced, at most ``MOST_EASIER`` and all below ``high``."""
+    return range(low, high, max(1, -(-(high - low) // MOST_EASIER)))
 
 
 def normalise(action: str) -> str:

@@ -7,13 +7,14 @@ random maps that always have a path to the goal.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Step, belongs, normalise
+from ragen2.envs.base import Easier, Env, Step, belongs, normalise, rising
 from ragen2.envs.toolkit.pixels import (
     BoardEpisode,
     BoardObservation,
@@ -25,7 +26,7 @@ from ragen2.envs.toolkit.pixels import (
     ground,
     size_problem,
 )
-from ragen2.envs.toolkit.wording import offset, pick
+from ragen2.envs.toolkit.wording import DIRECTIONS, offset, pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
@@ -85,6 +86,9 @@ class FrozenLake(Env):
         description="chance that a move goes to one of its two sides instead, half each",
     )
     min_distance: int = Field(1, ge=1, description="least number of moves from start to goal")
+    max_distance: int = Field(
+        0, ge=0, description="greatest number of moves from start to goal; 0: any"
+    )
     observation: BoardObservation = Field(
         "coord",
         description="what the agent is shown: the board, coordinates, both, an image, or an image and "
@@ -96,6 +100,17 @@ class FrozenLake(Env):
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     stochastic: ClassVar[bool] = True
     state_kind: ClassVar[Literal["grid", "text"]] = "grid"
+    has_fixed_actions: ClassVar[bool] = True
+    synonyms: ClassVar[Mapping[str, str]] = DIRECTIONS
+
+    @model_validator(mode="after")
+    def _distances_are_ordered(self) -> Self:
+        if 0 < self.max_distance < self.min_distance:
+            raise ValueError(
+                f"max_distance {self.max_distance} is below min_distance {self.min_distance}; raise it "
+                "or lower min_distance"
+            )
+        return self
 
     @model_validator(mode="after")
     def _image_is_possible(self) -> Self:
@@ -111,42 +126,77 @@ class FrozenLake(Env):
     @property
     def instruction(self) -> str:
         """Rules, observation legend and a worked reply."""
-        legend = {
+        return (
+            f"Cross the frozen lake to the goal; a hole ends the walk. {self._legend}{self._slip} "
+            f"Actions: {', '.join(ACTIONS)}. "
+            "Example: <think>goal is below me</think><answer>Down || Down</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What there is to do, how the lake is shown, and what each move changes."""
+        return (
+            "You walk on a frozen lake. Reach the goal; a step into a hole ends the walk. "
+            f"{self._legend} Up makes the row smaller by 1, Down larger; Left makes the column smaller by 1, "
+            f"Right larger.{self._slip}"
+        )
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """The four moves."""
+        return ACTIONS
+
+    @property
+    def _legend(self) -> str:
+        return {
             "coord": CELLS,
             "image": f"{PICTURE} {CELLS}",
             "image+text": f"{PICTURE} {CELLS}",
         }.get(self.observation, "P is you, G the goal, O a hole, _ ice.")
-        slip = " A move may slip sideways." if self.slip else ""
-        return (
-            f"Cross the frozen lake to the goal; a hole ends the walk. {legend}{slip} "
-            "Actions: Left, Down, Right, Up. "
-            "Example: <think>goal is below me</think><answer>Down || Down</answer>"
+
+    @property
+    def _slip(self) -> str:
+        return " A move may slip sideways." if self.slip else ""
+
+    @property
+    def easier(self) -> Easier:
+        """Goals that are nearer, on boards of the same size: their maps are split alike at all levels."""
+        most = self.max_distance or max(self.size, self.min_distance)
+        return tuple(
+            {"min_distance": min(self.min_distance, distance), "max_distance": distance}
+            for distance in rising(1, most)
         )
 
     def start(self, seed: int, luck: int) -> LakeEpisode:
         """Map from ``seed`` alone; slips from ``seed`` and ``luck``."""
-        lake = draw_lake(self.size, self.hole_ratio, self.min_distance, seed)
+        lake = draw_lake(self.size, self.hole_ratio, self.min_distance, seed, self.max_distance)
         return LakeEpisode(self, lake, stream("FrozenLake", "slip", seed, luck))
 
 
 @lru_cache(maxsize=4096)
-def draw_lake(size: int, hole_ratio: float, min_distance: int, seed: int) -> Lake:
-    """Draw maps until one has a hole-free path of at least ``min_distance`` moves to the goal.
+def draw_lake(
+    size: int, hole_ratio: float, min_distance: int, seed: int, max_distance: int = 0
+) -> Lake:
+    """Draw maps until the hole-free path to the goal has as many moves as wanted; at most 0 is any number.
 
     A map is either held out or trained on, never both, whatever the seeds.
     """
+    most = max_distance or size**2
     rng = stream("FrozenLake", "map", seed)
     for _ in range(MAX_MAP_DRAWS):
         start_index, goal_index = rng.choice(size * size, size=2, replace=False)
         is_hole = rng.random((size, size)) < hole_ratio
         start, goal = divmod(int(start_index), size), divmod(int(goal_index), size)
+        if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > most:
+            continue
         holes = {(int(row), int(column)) for row, column in np.argwhere(is_hole)} - {start, goal}
         lake = Lake(size, frozenset(holes), start, goal)
         is_ours = belongs(seed, "FrozenLake", size, str(start), str(goal), str(sorted(holes)))
-        if is_ours and lake.distances().get(start, 0) >= min_distance:
+        if is_ours and min_distance <= lake.distances().get(start, 0) <= most:
             return lake
+    moves = f"{min_distance} to {max_distance}" if max_distance else f"{min_distance}"
     raise EnvError(
-        f"no {size}x{size} map with hole_ratio {hole_ratio} and a path of {min_distance} moves in "
+        f"no {size}x{size} map with hole_ratio {hole_ratio} and a path of {moves} moves in "
         f"{MAX_MAP_DRAWS} draws; lower hole_ratio or min_distance, or raise size"
     )
 

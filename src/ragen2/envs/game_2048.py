@@ -7,6 +7,7 @@ tuple of rows of tile values; 0 is an empty cell. The expert looks two moves ahe
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, belongs, normalise
+from ragen2.envs.base import Easier, Env, Episode, Step, belongs, normalise
 from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
-from ragen2.envs.toolkit.wording import pick
+from ragen2.envs.toolkit.wording import DIRECTIONS, pick
 from ragen2.seeding import stream
 
 Line = tuple[int, ...]
@@ -174,6 +175,8 @@ class Game2048(Env):
     stochastic: ClassVar[bool] = True
     state_kind: ClassVar[Literal["grid", "text"]] = "grid"
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+    has_fixed_actions: ClassVar[bool] = True
+    synonyms: ClassVar[Mapping[str, str]] = DIRECTIONS
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
@@ -197,11 +200,34 @@ class Game2048(Env):
     def instruction(self) -> str:
         """Rules and a worked reply."""
         return (
+            f"{self.rules} Actions: {', '.join(self.action_forms)}. "
+            "Example: <think>two 4s touch in row 1</think><answer>Left</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """How tiles move and join, and what to make of them."""
+        return (
             f"This is 2048 on a {self.size}x{self.size} board; a dot is an empty cell. A move "
             "slides all tiles; two equal tiles that meet become one of twice the value, then a new "
             f"2 or 4 appears. Make a tile of {self.target_tile}. A move that changes nothing costs "
-            f"{-NO_CHANGE_REWARD}. Actions: Up, Right, Down, Left. "
-            "Example: <think>two 4s touch in row 1</think><answer>Left</answer>"
+            f"{-NO_CHANGE_REWARD}."
+        )
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """The four moves."""
+        return tuple(move.capitalize() for move in MOVES)
+
+    def dearest_reply(self, num_actions: int) -> float:
+        """Moves that change nothing."""
+        return NO_CHANGE_REWARD * num_actions
+
+    @property
+    def easier(self) -> Easier:
+        """Lower targets."""
+        return tuple(
+            {"target_tile": 2**power} for power in range(3, self.target_tile.bit_length() - 1)
         )
 
     def start(self, seed: int, luck: int) -> Game2048Episode:
@@ -258,7 +284,7 @@ class Game2048Episode(Episode):
         if self.done:
             return Step(0.0, True, self.solved, valid=move in MOVES, effective=False)
         if move not in MOVES:
-            return Step(NO_CHANGE_REWARD, False, valid=False, effective=False)
+            return Step(0.0, False, valid=False, effective=False)
         board, merged = slide(self.board, move)
         if board == self.board:
             return Step(NO_CHANGE_REWARD, False, effective=False)

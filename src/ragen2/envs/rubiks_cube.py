@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, belongs, normalise
+from ragen2.envs.base import Easier, Env, Episode, Step, belongs, normalise, rising
 from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
 from ragen2.envs.toolkit.wording import pick
 from ragen2.seeding import stream
@@ -209,6 +209,14 @@ MAX_DRAWS = 10_000
 MAX_ACTION_LENGTH = 16
 _PRIMES = str.maketrans({"’": "'", "′": "'", "`": "'", "‘": "'"})
 _TURN_NAMES = {turn.lower(): turn for turn in TURNS}
+_CUBE = (
+    "Solve a 2x2 Rubik's cube: every face must show one colour. Faces are U up, L left, F front, R right, "
+    "B back, D down, each given as top row/bottom row seen from outside (U with F below it, D with F "
+    "above it)."
+)
+_TURNING = (
+    "U, D, L, R, F, B turn that face a quarter clockwise, U', D', L', R', F', B' the other way."
+)
 _FACE_NAMES = {"U": "up", "L": "left", "F": "front", "R": "right", "B": "back", "D": "down"}
 _NET = (" U  ", "LFRB", " D  ")
 _BACKGROUND: Colour = (235, 235, 235)
@@ -236,6 +244,7 @@ class RubiksCube(Env):
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     state_kind: ClassVar[Literal["grid", "text"]] = "grid"
+    has_fixed_actions: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _can_be_solved(self) -> Self:
@@ -250,12 +259,24 @@ class RubiksCube(Env):
     def instruction(self) -> str:
         """Rules, how faces are read and a worked reply."""
         return (
-            "Solve a 2x2 Rubik's cube: every face must show one colour. Faces are U up, L left, "
-            "F front, R right, B back, D down, each given as top row/bottom row seen from outside "
-            "(U with F below it, D with F above it). Actions: U, D, L, R, F, B turn that face a "
-            "quarter clockwise, U', D', L', R', F', B' the other way. "
+            f"{_CUBE} Actions: {_TURNING} "
             "Example: <think>R was turned once, I turn it back</think><answer>R'</answer>"
         )
+
+    @property
+    def rules(self) -> str:
+        """What a solved cube is, how faces are read, and how they turn."""
+        return f"{_CUBE} {_TURNING}"
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """The twelve turns."""
+        return TURNS
+
+    @property
+    def easier(self) -> Easier:
+        """Fewer turns in the scramble."""
+        return tuple({"scramble_depth": depth} for depth in rising(1, self.scramble_depth))
 
     def start(self, seed: int, luck: int) -> CubeEpisode:
         """Cube from ``seed``; nothing depends on ``luck``."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, belongs, normalise
+from ragen2.envs.base import Easier, Env, Episode, Step, belongs, normalise, rising
 from ragen2.envs.toolkit.pixels import Colour, number_tile, paint
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
@@ -236,14 +236,35 @@ class Sudoku(Env):
     @property
     def instruction(self) -> str:
         """Rules and a worked reply."""
+        return (
+            f"{self.rules} Actions: {', '.join(self.action_forms)}. "
+            "Example: <think>row 1 lacks only 2, its blank is (1,3)</think>"
+            "<answer>place 2 at (1,3)</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What a full grid must be, and how cells are counted."""
         side = BOX_SIDE[self.size]
         return (
             f"Fill the {self.size}x{self.size} grid so that every row, column and {side}x{side} "
             f"box holds each of 1 to {self.size} once. A dot is a blank; rows and columns count "
-            "from 1. Actions: place N at (row,column), clear (row,column). "
-            "Example: <think>row 1 lacks only 2, its blank is (1,3)</think>"
-            "<answer>place 2 at (1,3)</answer>"
+            "from 1."
         )
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """Filling a cell and emptying it."""
+        return ("place N at (row,column)", "clear (row,column)")
+
+    def dearest_reply(self, num_actions: int) -> float:
+        """Placements that break a rule."""
+        return ILLEGAL_REWARD * num_actions
+
+    @property
+    def easier(self) -> Easier:
+        """Fewer blanks."""
+        return tuple({"blanks": blanks} for blanks in rising(1, self.blanks))
 
     def start(self, seed: int, luck: int) -> SudokuEpisode:
         """Puzzle from ``seed``; nothing depends on ``luck``."""
@@ -283,7 +304,7 @@ class SudokuEpisode(Episode):
         if self.solved:
             return Step(0.0, True, True, valid=wanted is not None, effective=False)
         if wanted is None:
-            return Step(ILLEGAL_REWARD, False, valid=False, effective=False)
+            return Step(0.0, False, valid=False, effective=False)
         index, number = wanted
         if self.puzzle.given[index] or (number and number not in self._candidates(index)):
             return Step(ILLEGAL_REWARD, False, effective=False)

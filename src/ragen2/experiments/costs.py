@@ -13,7 +13,6 @@ cache.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from typing import Any
 
 from ragen2.backends.settings import EMBEDDED_MODELS, NewModel
 from ragen2.config import RunConfig
+from ragen2.errors import ModelError
+from ragen2.reading import read_json
 
 GIB = 2**30
 TURNS_SHARE = 0.75
@@ -124,7 +125,7 @@ def run_cost(config: RunConfig, shape: ModelShape, device: Device) -> RunCost:
     """Memory and time of a whole run."""
     episodes = config.rollout.prompts * config.rollout.group_size
     turns = max(1.0, TURNS_SHARE * config.env.max_turns)
-    reply = REPLY_SHARE * config.rollout.max_tokens
+    reply = REPLY_SHARE * config.rollout.reply_tokens(config.env)
     length = min(FIRST_PROMPT_TOKENS + turns * (reply + TURN_TOKENS), LONGEST_CONTEXT)
     seconds = _write_seconds(shape, device, episodes, turns, reply, length) + _update_seconds(
         config, shape, device, episodes * length
@@ -198,9 +199,10 @@ def _new_tower(new: NewModel) -> int:
 
 def _read_shape(file: Path) -> ModelShape | None:
     """As a model's configuration tells it; None where that uses other names for its sizes."""
-    data = json.loads(file.read_text(encoding="utf-8"))
-    text = {**data, **data.get("text_config", {})}  # a model that reads images has its sizes inside
     try:
+        data = read_json(file)
+        # A model that reads images has its sizes inside.
+        text = {**data, **data.get("text_config", {})}
         heads = int(text["num_attention_heads"])
         hidden = int(text["hidden_size"])
         return ModelShape(
@@ -216,6 +218,8 @@ def _read_shape(file: Path) -> ModelShape | None:
         )
     except KeyError:
         return None
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ModelError(f"{file} does not describe a model: {error}; get it again") from error
 
 
 def _read_tower(vision: Mapping[str, Any], hidden: int) -> int:

@@ -7,7 +7,7 @@ called by the path of a setting, a plain value.
 
 from __future__ import annotations
 
-import tomllib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import product
@@ -19,7 +19,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from ragen2.component import Settings, explain, suggest
 from ragen2.config import RunConfig as _RunConfig
 from ragen2.config import find_run_file, merge, read_toml, with_kinds
+from ragen2.consent import absolute_plugins
 from ragen2.errors import ConfigError
+from ragen2.runs.toml_files import read_toml_file
 
 FOLDER = Path(str(resources.files("ragen2.experiments")))
 Scale = Literal["tiny", "small", "full"]
@@ -38,6 +40,10 @@ def _checked(lists: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return lists
 
 
+MOST_SEEDS = 1000
+"""Of a cell."""
+MOST_CELLS = 10_000
+Seed = Annotated[int, Field(ge=0)]
 Lists = Annotated[dict[str, list[Any]], AfterValidator(_checked)]
 
 
@@ -47,7 +53,7 @@ class GridBlock(Settings):
     name: str = Field("", description="label of its cells, where a grid has several blocks")
     grid: Lists = Field({}, description="axis: choices by name, or a setting's values")
     settings: Tables = Field({}, description="settings of all its cells")
-    seeds: tuple[int, ...] = Field((), description="these seeds in place of the experiment's")
+    seeds: tuple[Seed, ...] = Field((), description="these seeds in place of the experiment's")
     only: tuple[Scale, ...] = Field(SCALES, description="scales that have this block")
 
 
@@ -78,7 +84,7 @@ class ScaleChanges(Settings):
     settings: Tables = Field({}, description="settings of all cells")
     grid: Lists = Field({}, description="lists in place of those of the same name")
     choices: dict[str, dict[str, Tables]] = Field({}, description="names for several settings")
-    seeds: int | None = Field(None, ge=1, description="seeds of every cell, from 0")
+    seeds: int | None = Field(None, ge=1, le=MOST_SEEDS, description="seeds of every cell, from 0")
 
 
 class Grid(Settings):
@@ -90,7 +96,7 @@ class Grid(Settings):
     analysis: str = Field("summary", description="how its runs are read")
     run: str = Field("", description="run file or recipe below all cells, in place of a scale")
     like: str = Field("", description="an embedded grid whose blocks are also this one's")
-    seeds: int = Field(3, ge=1, description="seeds of every cell, from 0")
+    seeds: int = Field(3, ge=1, le=MOST_SEEDS, description="seeds of every cell, from 0")
     settings: Tables = Field({}, description="settings of all cells")
     grid: Lists = Field({}, description="the lists, where there is one block")
     block: tuple[GridBlock, ...] = Field((), description="several blocks of lists")
@@ -178,6 +184,10 @@ def load_grid(name: str) -> Grid:
     grid = _read(Grid, FOLDER / "grids" / f"{name}.toml" if is_ours else file)
     if not grid.like:
         return grid
+    if grid.like not in experiment_names():
+        raise ConfigError(
+            f"like = {grid.like!r} is no embedded grid; {suggest(grid.like, experiment_names())}"
+        )
     other = load_grid(grid.like)
     return grid.model_copy(
         update={
@@ -221,6 +231,9 @@ def _block_cells(
         changes = grid.scales.get(scale, ScaleChanges())
         choices = _joined(load_scale(scale).choices, choices, changes.choices)
         count = seeds or changes.seeds or grid.seeds
+    cells = math.prod(len(values) for values in block.grid.values())
+    if cells > MOST_CELLS:
+        raise ConfigError(f"the lists make {cells:,} cells; at most {MOST_CELLS:,} can be trained")
     below = _laid(base_settings(grid, scale), [block.settings])
     for values in product(*block.grid.values()):
         chosen = dict(zip(block.grid, values, strict=True))
@@ -273,7 +286,7 @@ def _label(value: Any) -> str:
 
 def _read(model: type[Model], file: Path) -> Model:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = read_toml_file(file)
     except FileNotFoundError:
         raise ConfigError(f"grid file {file} does not exist; check the path") from None
     except OSError as error:
@@ -281,6 +294,20 @@ def _read(model: type[Model], file: Path) -> Model:
     except ValueError as error:
         raise ConfigError(f"grid file {file} is not valid TOML: {error}") from error
     try:
-        return model.model_validate(data)
+        return model.model_validate(_with_absolute_plugins(data, file.parent))
     except ValidationError as error:
         raise ConfigError("\n".join(explain(error, model))) from error
+
+
+def _with_absolute_plugins(value: Any, folder: Path) -> Any:
+    """Plug-ins are beside the grid that names them, in whichever of its tables it does."""
+    if isinstance(value, list):
+        return [_with_absolute_plugins(one, folder) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: absolute_plugins(inner, folder)
+        if name == "plugins"
+        else _with_absolute_plugins(inner, folder)
+        for name, inner in value.items()
+    }

@@ -224,7 +224,7 @@ def _records(runs: Sequence[CellRun]) -> bytes:
     lines = []
     for one in {one.name: one for one in runs}.values():
         for record in one.run.records:
-            data = record.model_dump(mode="json", exclude_defaults=True)
+            data = record.model_dump(mode="json", exclude_defaults=True, exclude={"files"})
             lines.append(json.dumps({"run": one.name, **_short(data)}, separators=(",", ":")))
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -245,7 +245,7 @@ def _others(folder: Path, named: set[str]) -> Iterable[CellRun]:
         name = path.parent.name
         if name in named:
             continue
-        config = load_run(path)
+        config = load_run(path, plugins="skip")
         if config.seed < FIRST_TUNING_SEED and is_finished(Job(name, config, path.parent)):
             yield CellRun({}, config.seed, name, load_run_directory(path.parent))
 
@@ -253,7 +253,6 @@ def _others(folder: Path, named: set[str]) -> Iterable[CellRun]:
 def _figures(folder: Path, found: Findings) -> list[Path]:
     files = []
     for figure in found.figures:
-        folder.mkdir(exist_ok=True)
         for form in FORMATS:
             path = folder / f"{figure.name.replace('/', '-').replace(' ', '_')}.{form}"
             save_figure(figure.charts, path, form)

@@ -25,6 +25,7 @@ from ragen2.config import (
     parse_config,
     with_kinds,
 )
+from ragen2.consent import PluginRule, find_risks, require_consent
 from ragen2.errors import ConfigError
 from ragen2.experiments.analyses import find_analysis
 from ragen2.experiments.cells import Cells
@@ -133,12 +134,14 @@ def make_plan(
     out: Path,
     seeds: int | None = None,
     overrides: Sequence[str] = (),
+    plugins: PluginRule = "known",
 ) -> Plan:
     """Read a grid, check every cell, and name its runs; all mistakes are listed before anything starts."""
     grid = load_grid(name)
     analyse = find_analysis(grid.analysis)
     start, others = _split_overrides(overrides)
-    makers = _Makers(scale, out / MODELS, start, [one for one in others if _is_of_model(one)])
+    of_models = [one for one in others if _is_of_model(one)]
+    makers = _Makers(scale, out / MODELS, start, of_models, imports_plugins=plugins != "skip")
     cells: list[Cell] = []
     mistakes: list[str] = []
     combined = combinations(grid, scale, seeds)
@@ -146,9 +149,16 @@ def make_plan(
     analyse(Cells([], plan=[one.labels for one in combined]))
     if start:
         _refuse_one_for_several(combined)
+    own = _laid_over({}, others)
+    combined = [
+        one.model_copy(update={"settings": _laid_over(one.settings, others)}) for one in combined
+    ]
+    risks = [risk for one in combined for risk in find_risks(one.settings, own)]
+    if plugins != "skip":
+        require_consent(f"grid {name}", risks, trust=plugins == "trust")
     for one in combined:
         try:
-            cells.extend(_cells(one, makers, others, out))
+            cells.extend(_cells(one, makers, out))
         except ConfigError as error:
             mistakes.append(f"{_cell_name(one.labels)}: {str(error).splitlines()[0]}")
     if mistakes:
@@ -162,9 +172,12 @@ def make_plan(
 def config_key(config: RunConfig) -> str:
     """A short name of everything that decides a run's result, but for its seed.
 
-    Settings that have their default are left out, so that a run keeps its name when a new one is added.
+    Settings that have their default are left out, so that a run keeps its name when a new one is added. Nor
+    does it change when the folder with its plug-ins is moved.
     """
-    return _settings_key(config, config.model_dump(mode="json", exclude={"seed", "logging"}))
+    plugins = tuple(Path(name).name for name in config.plugins)
+    named = config.model_copy(update={"plugins": plugins})
+    return _settings_key(named, named.model_dump(mode="json", exclude={"seed", "logging"}))
 
 
 def changed_settings(config: RunConfig) -> Tables:
@@ -175,15 +188,21 @@ def changed_settings(config: RunConfig) -> Tables:
     return dict(_with_kind(bare | changed, whole))
 
 
-def _cells(
-    one: Combination, makers: _Makers, overrides: Sequence[str], out: Path
-) -> Iterator[Cell]:
-    data = one.settings
+def _laid_over(data: Tables, overrides: Sequence[str]) -> Tables:
     for override in overrides:
         data = with_kinds(apply_override(data, override), RunConfig)
+    return data
+
+
+def _cells(one: Combination, makers: _Makers, out: Path) -> Iterator[Cell]:
+    data = one.settings
     model, folder = makers.resolve(_model_path(data), one.labels)
     # The name of a warm start holds its settings, so it may stand for it where the run is named.
-    config = parse_config(RunConfig, _with_path(data, model or folder))
+    named = _with_path(data, model or folder)
+    recipe = makers.found[model].recipe if model else None
+    if recipe is not None:  # it need not be there yet, so nobody could look how it was taught
+        named = {"prompt": recipe.prompt.model_dump(mode="json"), **named}
+    config = parse_config(RunConfig, named, imports_plugins=makers.imports_plugins)
     kinds = "-".join([config.env.kind, config.algorithm.kind, config.filter.kind])
     stem = f"{kinds}-{config_key(config)}"
     located = config.model_copy(update={"model": config.model.model_copy(update={"path": folder})})
@@ -198,13 +217,20 @@ class _Makers:
     """Finds, for a model path, the model that must be made; each is made once."""
 
     def __init__(
-        self, scale: Scale | None, folder: Path, start: str, overrides: Sequence[str]
+        self,
+        scale: Scale | None,
+        folder: Path,
+        start: str,
+        overrides: Sequence[str],
+        *,
+        imports_plugins: bool,
     ) -> None:
         self.recipes = load_scale(scale).warm_starts if scale else {}
         self.folder = folder
         self.start = start
         """What the user gave as the model to start from."""
         self.overrides = overrides
+        self.imports_plugins = imports_plugins
         self.found: dict[str, Model] = {}
 
     def resolve(self, path: str, labels: Mapping[str, str]) -> tuple[str, str]:
@@ -215,6 +241,8 @@ class _Makers:
             wanted = path.removeprefix(WARM).format_map(dict(labels))
         except KeyError as error:
             raise ConfigError(f"model.path {path} needs the list {error.args[0]!r}") from None
+        except (IndexError, ValueError, AttributeError) as error:
+            raise ConfigError(f"model.path {path} names no warm start: {error}") from None
         if wanted not in self.recipes:
             known = ", ".join(sorted(self.recipes)) or "none at this scale"
             raise ConfigError(f"there is no warm start {wanted!r}; known: {known}")
@@ -229,11 +257,12 @@ class _Makers:
         data: Tables = with_kinds(self.recipes[wanted], WarmstartConfig)
         for override in self.overrides:
             data = apply_override(data, override)
-        given = str(data.get("model", {}).get("path", WarmstartConfig().model.path))
+        given = _model_path(data, WarmstartConfig().model.path)
         needs, folder = "", given
         if "new" not in data:
             needs, folder = self._plain(self.start or given)
-        named = parse_config(WarmstartConfig, _with_path(data, needs or folder))
+        tables = _with_path(data, needs or folder)
+        named = parse_config(WarmstartConfig, tables, imports_plugins=self.imports_plugins)
         key = _settings_key(named, named.model_dump(mode="json"))
         recipe = named.model_copy(update={"model": named.model.model_copy(update={"path": folder})})
         name = f"{wanted}-{key}"
@@ -294,8 +323,11 @@ def _refuse_one_for_several(cells: Sequence[Combination]) -> None:
         )
 
 
-def _model_path(settings: Tables) -> str:
-    return str(settings.get("model", {}).get("path", RunConfig().model.path))
+def _model_path(settings: Tables, default: str = "") -> str:
+    model = settings.get("model", {})
+    if not isinstance(model, Mapping):
+        raise ConfigError(f"model must be a table of settings, got {model!r}")
+    return str(model.get("path", default or RunConfig().model.path))
 
 
 def _is_of_model(override: str) -> bool:

@@ -6,24 +6,24 @@ goes on where it was: finished runs are kept, others resumed. Processes that out
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ragen2.config import load_run
 from ragen2.errors import ConfigError, RunError
 from ragen2.experiments.plan import Model, Plan, write_run_files
-from ragen2.runs.checkpoints import MANIFEST, STATE, list_checkpoints
-from ragen2.runs.files import PARTIAL
+from ragen2.reading import read_bytes
+from ragen2.runs.checkpoints import SETTINGS, STATE, list_checkpoints
+from ragen2.runs.files import MANIFEST, PARTIAL, append_line
+from ragen2.runs.lock import LOCK, LockedError
 from ragen2.trainer.jobs.logged_process import (
     LoggedProcess,
-    LogLockedError,
     end_all,
     is_locked,
     lock_log,
@@ -41,8 +41,8 @@ from ragen2.trainer.jobs.run import (
 STARTED = "started.jsonl"
 SECONDS_TO_END = 10.0
 Tell = Callable[[str], None]
-KEPT = (STATE, MANIFEST)
-"""What says that a run is finished, and what its last checkpoint held."""
+KEPT = (STATE, SETTINGS, MANIFEST)
+"""What says that a run is finished, with which settings, and what its last checkpoint held."""
 TRIES = 2
 """Starts of a run that fails, in one command."""
 SECONDS_BETWEEN_POLLS = 0.2
@@ -67,10 +67,7 @@ def note_start(out: Path, kind: Literal["run", "model"], name: str, experiment: 
     )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with (out / STARTED).open("a+b") as file:
-            file.write(f"{_missing_end(file)}{one.model_dump_json()}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(out / STARTED, one.model_dump_json())
     except OSError as error:
         raise RunError(f"{out / STARTED} cannot be written: {error.strerror}") from error
 
@@ -80,7 +77,7 @@ def read_started(out: Path) -> list[Started]:
     if not (out / STARTED).is_file():
         return []
     found = []
-    for line in (out / STARTED).read_bytes().splitlines():
+    for line in read_bytes(out / STARTED).splitlines():
         try:
             found.append(Started.model_validate_json(line))
         except ValidationError:
@@ -181,7 +178,7 @@ def refuse_changed(plan: Plan) -> None:
         file = job.folder / "run.toml"
         if not file.is_file():
             continue
-        there = load_run(file)
+        there = load_run(file, plugins="skip")
         config = job.config.model_copy(
             update={"model": job.config.model.model_copy(update={"path": there.model.path})}
         )
@@ -190,14 +187,6 @@ def refuse_changed(plan: Plan) -> None:
         refuse_unfit(same)
     except ConfigError as error:
         raise ConfigError(f"{error}, or remove that run") from error
-
-
-def _missing_end(file: BinaryIO) -> str:
-    """The end of a last line that a crash cut short, so that the next one is not lost with it."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return ""
-    file.seek(-1, os.SEEK_END)
-    return "" if file.read(1) == b"\n" else "\n"
 
 
 @dataclass(slots=True)
@@ -237,7 +226,7 @@ def _begin(
             on_start(model)
             tell(f"making {model.name}")
             state.going[model.name] = LoggedProcess(words, log, variables)
-    except LogLockedError:
+    except LockedError:
         if model.name not in state.waits_for:
             tell(f"{model.name}: a process of an earlier start still makes it; waiting")
         state.waits_for.add(model.name)
@@ -360,5 +349,5 @@ def _remove_empty_run(folder: Path) -> None:
     if not folder.is_dir() or (folder / "run.toml").exists():
         return
     inside = [path for path in folder.rglob("*") if path.is_file()]
-    if all(path.name.startswith(PARTIAL) for path in inside):
+    if all(path.name == LOCK or path.name.startswith(PARTIAL) for path in inside):
         shutil.rmtree(folder)

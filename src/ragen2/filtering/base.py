@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import Field
 
-from ragen2.component import Component, suggest
+from ragen2.component import Component, UnknownKind, shortened, suggest
 from ragen2.errors import ConfigError, EnvError
 from ragen2.spread import ROUNDING, GroupSignal, group_signal, spread
 from ragen2.types import BoolArray, FloatArray, Group, Selection
@@ -51,6 +51,7 @@ class Filter(Component, ABC):
     noise_replays: int = Field(
         0,
         ge=0,
+        le=10_000,
         description="times each rollout's actions are replayed under other luck to measure noise; 0 is off",
     )
 
@@ -64,7 +65,7 @@ class Filter(Component, ABC):
         """As every component; a mistyped preset is suggested too."""
         if kind.lower() not in {name.lower() for name in cls.kinds()}:
             names = [*cls.kinds(), *PRESETS]
-            raise ConfigError(f"unknown filter kind {kind!r}; {suggest(kind, names)}")
+            raise UnknownKind(f"unknown filter kind {kind!r}; {suggest(kind, names)}")
         return super().find(kind)
 
     @abstractmethod
@@ -115,6 +116,11 @@ class Filter(Component, ABC):
     ) -> Selection:
         scores_P = self._without_noise(scores_P, noise_P)
         kept_P = self.keep(scores_P)
+        if getattr(kept_P, "dtype", None) != np.bool_ or kept_P.shape != scores_P.shape:
+            raise ConfigError(
+                f"filter {self.kind}: keep returned {shortened(kept_P)}; it must be an array of "
+                f"{len(scores_P)} truth values, one for each prompt"
+            )
         reason = "" if kept_P.any() else self._why_nothing(scores_P)
         return Selection(kept_P, scores_P, reason, self.weights(scores_P), self.members(rewards_PG))
 

@@ -60,7 +60,7 @@ class Quantile(Filter):
     """Prompts ranked by signal and cut into equal slices; slice 1 has most signal."""
 
     kind: Literal["quantile"] = "quantile"
-    slices: int = Field(4, ge=1, description="slices the batch is cut into")
+    slices: int = Field(4, ge=1, le=100_000, description="slices the batch is cut into")
     slice: int = Field(1, ge=1, description="the slice to keep; 1 has most signal")
 
     @model_validator(mode="after")

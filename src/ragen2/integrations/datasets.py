@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ragen2.envs import Env
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import DependencyError, EnvError, RunError
+from ragen2.reading import read_bytes
 from ragen2.rollout import Rollout, Task
-from ragen2.rollout.context import refuse_images, system_message, turn_message
+from ragen2.rollout.context import refuse_images
+from ragen2.rollout.play import DEFAULT_PROMPT
+from ragen2.rollout.prompts import PromptSettings, PromptWriter
 from ragen2.runs.trajectories import ImageStore, group_lines, groups_of
 from ragen2.types import Group, Image
 
@@ -25,26 +28,24 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def prompt_rows(env: Env, seeds: Iterable[int], rollout: Rollout | None = None) -> list[Row]:
+def prompt_rows(
+    env: Env,
+    seeds: Iterable[int],
+    rollout: Rollout | None = None,
+    prompt: PromptSettings = DEFAULT_PROMPT,
+) -> list[Row]:
     """The first prompt of each task, as chat messages: ``env``, ``seed``, ``held_out``, ``prompt``."""
     refuse_images(env, "a row of chat messages")
-    form = (rollout or Rollout()).form
-    rows = []
-    for seed in seeds:
-        shown = env.start(seed, 0).observation
-        messages = (
-            system_message(env, form),
-            turn_message(shown, actions_left=env.max_actions, problem=""),
-        )
-        rows.append(
-            {
-                "env": env.kind,
-                "seed": seed,
-                "held_out": seed < HELD_OUT_SEEDS,
-                "prompt": [{"role": one.role, "content": one.content} for one in messages],
-            }
-        )
-    return rows
+    writer = PromptWriter.of(env, rollout or Rollout(), prompt)
+    return [
+        {
+            "env": env.kind,
+            "seed": seed,
+            "held_out": seed < HELD_OUT_SEEDS,
+            "prompt": [{"role": one.role, "content": one.content} for one in writer.first(seed)],
+        }
+        for seed in seeds
+    ]
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], env: Env, group_size: int) -> list[list[Task]]:
@@ -84,7 +85,7 @@ def run_rows(run: Path, step: int) -> list[Row]:
     """The rollouts of one step of a run directory."""
     file = run / "rollouts" / f"step_{step:06d}.jsonl"
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(file).splitlines()
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}") from error
     return trajectory_rows(groups_of(lines, ImageStore(run).read), step)

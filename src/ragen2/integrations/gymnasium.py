@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ragen2.component import suggest
 from ragen2.envs import Env, Episode, make
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.guard import start_episode
 from ragen2.errors import ConfigError, DependencyError, EnvError
 
 try:
@@ -108,7 +109,7 @@ class TextEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is checked as u
         task = int(self.np_random.integers(HELD_OUT_SEEDS, _LAST_SEED)) if seed is None else seed
         if luck is None:
             luck = int(self.np_random.integers(_LAST_SEED)) if seed is None else 0
-        self._episode = self.env.start(task, luck)
+        self._episode = start_episode(self.env, task, luck)
         self._actions_taken = 0
         return self._shown(), {"seed": task, "luck": luck, "instruction": self.env.instruction}
 
@@ -162,7 +163,7 @@ def _characters() -> str:
 
 def _observation_space(env: Env, text: UnicodeText) -> UnicodeText | Dict:
     """Text, or text and an image of the size that a first episode shows."""
-    pixels = env.start(HELD_OUT_SEEDS, 0).shown_image
+    pixels = start_episode(env, HELD_OUT_SEEDS, 0).shown_image
     if pixels is None:
         return text
     return Dict({TEXT: text, IMAGE: Box(0, 255, pixels.shape, np.uint8)})
@@ -170,7 +171,7 @@ def _observation_space(env: Env, text: UnicodeText) -> UnicodeText | Dict:
 
 def _render_modes(env: Env) -> list[str]:
     """``rgb_array`` only where a picture exists; asked of an episode, as settings may decide it."""
-    has_picture = env.start(HELD_OUT_SEEDS, 0).image() is not None
+    has_picture = start_episode(env, HELD_OUT_SEEDS, 0).image() is not None
     return ["ansi", "rgb_array"] if has_picture else ["ansi"]
 
 

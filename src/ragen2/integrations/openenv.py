@@ -12,6 +12,7 @@ import numpy as np
 
 from ragen2.envs import Env, Episode
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.envs.guard import start_episode
 from ragen2.errors import EnvError
 from ragen2.integrations.versions import require_tested
 from ragen2.rollout.context import refuse_images
@@ -88,7 +89,7 @@ class TextEnvironment(Environment):  # type: ignore[misc]
         task = int(self._rng.integers(HELD_OUT_SEEDS, _LAST_SEED)) if seed is None else seed
         if luck is None:
             luck = int(self._rng.integers(_LAST_SEED)) if seed is None else 0
-        self._episode = self.env.start(task, luck)
+        self._episode = start_episode(self.env, task, luck)
         self._is_over = False
         name = episode_id or uuid4().hex
         self._state = TextState(episode_id=name, env=self.env.kind, seed=task, luck=luck)

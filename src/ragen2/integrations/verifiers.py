@@ -22,7 +22,8 @@ from ragen2.errors import EnvError
 from ragen2.integrations.versions import require_tested
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import refuse_images, system_message, turn_message
+from ragen2.rollout.context import refuse_images
+from ragen2.rollout.prompts import PromptSettings, PromptWriter, Style
 from ragen2.types import Completion, Finish, Trajectory, Turn
 
 require_tested("verifiers")
@@ -48,8 +49,10 @@ class RagenTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]  # verifiers i
     """Replies hold ``<think>..</think>`` before the answer."""
     actions_per_turn: int = Field(2, ge=1)
     """Actions taken from one reply."""
-    format_penalty: float = Field(-0.1, le=0.0)
-    """Added to the return for each reply that is not valid."""
+    format_penalty: float | None = Field(None, le=0.0)
+    """Added to the return for each reply that is not valid; left out, as our own training has it."""
+    style: Style = "reference"
+    """Of the prompts: reference, brief or native."""
 
 
 class RagenData(vf.TaskData):  # type: ignore[misc]
@@ -59,6 +62,7 @@ class RagenData(vf.TaskData):  # type: ignore[misc]
     settings: dict[str, Any]
     seed: int
     rollout: dict[str, Any]
+    style: Style = "reference"
 
 
 class RagenTask(vf.Task[RagenData, vf.State, vf.TaskConfig]):  # type: ignore[misc]
@@ -87,11 +91,10 @@ class RagenTaskset(vf.Taskset[RagenTask, RagenTasksetConfig]):  # type: ignore[m
             "actions_per_turn": config.actions_per_turn,
             "format_penalty": config.format_penalty,
         }
-        system = system_message(env, Rollout(**rollout).form)
+        writer = PromptWriter.of(env, Rollout(**rollout), _prompt(config.style))
         seeds = itertools.count(HELD_OUT_SEEDS) if self.INFINITE else range(HELD_OUT_SEEDS)
         for seed in seeds:
-            shown = env.start(seed, 0).observation
-            first = turn_message(shown, actions_left=env.max_actions, problem="")
+            system, first = writer.first(seed)
             data = RagenData(
                 name=f"{config.kind}#{seed}",
                 prompt=first.content,
@@ -100,6 +103,7 @@ class RagenTaskset(vf.Taskset[RagenTask, RagenTasksetConfig]):  # type: ignore[m
                 settings=config.settings,
                 seed=seed,
                 rollout=rollout,
+                style=config.style,
             )
             yield RagenTask(data, config.task)
 
@@ -120,8 +124,9 @@ class RagenEnv(vf.Env[RagenEnvConfig]):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         async with agents.player.interaction(task) as interaction:
             player = _Player(interaction, loop)
+            prompt = _prompt(data.style)
             trajectory = await loop.run_in_executor(
-                THREADS, _played, env, player, Task(data.seed, luck), rollout
+                THREADS, _played, env, player, Task(data.seed, luck), rollout, prompt
             )
         _record(interaction.trace, trajectory, player.replies)
 
@@ -153,8 +158,15 @@ class _Player:
         return [_completion(segment.last_reply)]
 
 
-def _played(env: Env, player: _Player, task: Task, rollout: Rollout) -> Trajectory:
-    (group,) = play(env, player, [[task]], rollout, key=(task.luck,))
+def _prompt(style: Style) -> PromptSettings:
+    """A task of verifiers is two messages, which leaves no place for worked examples."""
+    return PromptSettings(style=style, examples=0)
+
+
+def _played(
+    env: Env, player: _Player, task: Task, rollout: Rollout, prompt: PromptSettings
+) -> Trajectory:
+    (group,) = play(env, player, [[task]], rollout, key=(task.luck,), prompt=prompt)
     return group.trajectories[0]
 
 
@@ -175,6 +187,6 @@ def _record(trace: Any, trajectory: Trajectory, replies: int) -> None:
     trace.record_reward("env_return", sum(turn.reward + turn.penalty for turn in turns))
     trace.record_metric("solved", float(trajectory.solved and is_whole))
     if turns:
-        trace.record_metric("format_validity", float(np.mean([t.reply.valid for t in turns])))
+        trace.record_metric("format_validity", float(np.mean([not t.problem for t in turns])))
     trace.info["luck"] = trajectory.luck
     trace.info["stop"] = trajectory.stop.value if is_whole else "cut"

@@ -130,8 +130,9 @@ def dependence_figure(rows: Sequence[DependenceRow], metric: str = "mi_estimate"
 
 
 def save_figure(figures: Sequence[Figure], path: Path, form: str) -> None:
-    """Figures side by side as one file."""
+    """Figures side by side as one file; its folder is made if need be."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, picture(figures, form))
     except OSError as error:
         raise RunError(f"figure {path} cannot be written: {error.strerror}") from error

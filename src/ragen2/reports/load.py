@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,10 @@ from pydantic import ValidationError
 
 from ragen2.diagnostics.metrics.collapse import main_scope
 from ragen2.errors import RunError
+from ragen2.reading import read_bytes
 from ragen2.runs.record import AuditRecord, StepRecord
 from ragen2.runs.store import RunDirectory
+from ragen2.runs.toml_files import read_toml_file
 
 RUN_FILE, AUDIT = "run.toml", "audit.json"
 
@@ -93,7 +94,7 @@ def load_run_directory(path: Path) -> Run:
 def read_settings(file: Path) -> dict[str, Any]:
     """The settings of a run.toml, as they stand there."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml_file(file)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -103,7 +104,9 @@ def read_settings(file: Path) -> dict[str, Any]:
 def load_audit(path: Path) -> Run:
     """Read audit.json."""
     try:
-        record = AuditRecord.model_validate_json((path / AUDIT).read_bytes())
+        record = AuditRecord.model_validate_json(read_bytes(path / AUDIT))
+    except OSError as error:
+        raise RunError(f"{path / AUDIT} cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"

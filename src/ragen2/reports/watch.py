@@ -7,16 +7,18 @@ paths are known, the rest is 404.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import hmac
 import ipaddress
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,11 +26,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, RunError
 from ragen2.reports.data.report import report_of
 from ragen2.reports.load import AUDIT, RUN_FILE, Run, load, load_audit, read_settings
 from ragen2.reports.page import render, script_json
 from ragen2.runs.files import PARTIAL
+from ragen2.runs.lock import LOCK
 from ragen2.runs.store import RecordTail
 
 POLL_S = 0.5
@@ -166,7 +169,7 @@ def pack(value: Any) -> bytes:
 
 def _is_being_made(name: str) -> bool:
     """Whether a run directory may hold this before its settings are there."""
-    return name == "rollouts" or name.startswith(f"{PARTIAL}{RUN_FILE}")
+    return name in {"rollouts", LOCK} or name.startswith(f"{PARTIAL}{RUN_FILE}")
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
@@ -178,6 +181,9 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user must write to be reached from anywhere
+HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::[0-9]+)?", re.ASCII)
+"""A Host header: a name or an address, perhaps a port, and nothing else."""
 logger = logging.getLogger(__name__)
 HEADERS = {
     "Cache-Control": "no-store",
@@ -192,26 +198,33 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule of one server.
+    """The rule of one server: a request must carry its token.
 
-    On a loopback address no other machine can connect, but a web page from anywhere can point a name of
-    its own at 127.0.0.1 and have the browser ask (DNS rebinding). The Host header then has that name, so
-    only local ones are answered. On any other address a request must carry the token.
+    Other machines cannot connect to a loopback address, other users of this one can. A web page from
+    anywhere can, too: it points a name of its own at 127.0.0.1 and has the browser ask (DNS rebinding). The
+    Host header then has that name, so on loopback only local ones are answered.
     """
 
-    host: str
-    token: str = ""
+    is_local: bool
+    """Whether it listens on a loopback address."""
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
-    @classmethod
-    def on(cls, host: str) -> Access:
-        """The rule for a server bound to ``host``; each call draws a new token where one is needed."""
-        return cls(host, "" if is_loopback(host) else secrets.token_urlsafe(24))
+    @property
+    def cookie(self) -> str:
+        """What the cookie with the token is called; browsers send those of all ports along."""
+        return f"ragen2-{hashlib.sha256(self.token.encode()).hexdigest()[:16]}"
 
-    def admits(self, host_header: str | None, token: str) -> bool:
-        """Whether a request may be answered."""
-        if self.token:
-            return hmac.compare_digest(token.encode(), self.token.encode())
-        return host_header is not None and is_loopback(host_name(host_header))
+    @property
+    def set_cookie(self) -> str:
+        """The header that comes with the page, so that it need not keep the token in its address."""
+        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+    def admits(self, hosts: Sequence[str], tokens: Sequence[str]) -> bool:
+        """Whether a request with these Host headers and tokens may be answered."""
+        if self.is_local and [is_loopback(host_name(one)) for one in hosts] != [True]:
+            return False
+        wanted = self.token.encode()
+        return any(hmac.compare_digest(one.encode(errors="replace"), wanted) for one in tokens)
 
 
 def is_loopback(host: str) -> bool:
@@ -219,16 +232,21 @@ def is_loopback(host: str) -> bool:
     if host.lower() in LOCAL_NAMES:
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return _address(host).is_loopback
     except ValueError:
         return False
 
 
 def host_name(header: str) -> str:
-    """A Host header without its port: a tunnel may listen on another one."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if ":" in header else header
+    """A Host header without its port, for a tunnel may listen on another one; empty when it is none."""
+    found = HOST.fullmatch(header)
+    return (found["v6"] or found["name"]) if found else ""
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address; one of version 4 in the clothes of version 6 without them."""
+    found = ipaddress.ip_address(text)
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 class WatchServer(ThreadingHTTPServer):
@@ -238,24 +256,33 @@ class WatchServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, page: str, snapshots: Snapshots) -> None:
-        self.access = Access.on(host)
+        self.host = host
         self.page = gzip.compress(page.encode(), mtime=0)
         self.snapshots = snapshots
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Request)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise RunError(
                 f"cannot listen on {host} port {port}: {why}; choose another --host or --port"
             ) from error
+        self.access = Access(is_loopback(str(self.server_address[0])))
+
+    def server_bind(self) -> None:
+        """Take the address, unless it is every one and nobody said so."""
+        super().server_bind()
+        if self.host not in EVERYWHERE and _address(str(self.server_address[0])).is_unspecified:
+            raise ConfigError(
+                f"--host {self.host!r} would listen on every address; give 127.0.0.1, "
+                f"or {' or '.join(EVERYWHERE)} to be reached from other machines"
+            )
 
     @property
     def url(self) -> str:
         """Where a browser finds the page."""
-        host = f"[{self.access.host}]" if ":" in self.access.host else self.access.host
-        query = f"?token={self.access.token}" if self.access.token else ""
-        return f"http://{host}:{self.server_address[1]}/{query}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.server_address[1]}/?token={self.access.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who went away is no error; anything else is logged, and the server goes on."""
@@ -292,14 +319,19 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer the page, the data, or a block."""
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return
         query = {name: values[-1] for name, values in parse_qs(address.query).items()}
-        if not self.server.access.admits(self.headers.get("Host"), query.get("token", "")):
+        tokens = [query.get("token", ""), *self._known_tokens()]
+        if not self.server.access.admits(self.headers.get_all("Host", []), tokens):
             self._refuse(HTTPStatus.FORBIDDEN)
             return
         match address.path:
             case "/":
-                self._send(self.server.page, PAGE)
+                self._send(self.server.page, PAGE, self.server.access.set_cookie)
             case "/data.json":
                 self._data(query.get("since"))
             case "/block.json":
@@ -307,8 +339,20 @@ class _Request(BaseHTTPRequestHandler):
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND)
 
+    do_HEAD = do_GET
+
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are many and of no interest; the address may hold the token."""
+
+    def _known_tokens(self) -> Iterator[str]:
+        """Those of the headers: a program sends its own, a browser the cookie that the page brought."""
+        kind, _, given = self.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            yield given.strip()
+        for part in self.headers.get("Cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.server.access.cookie:
+                yield value
 
     def _data(self, since: str | None) -> None:
         newest = self.server.snapshots.newest()
@@ -325,24 +369,28 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._send(block, JSON)
 
-    def _send(self, packed: bytes, kind: str) -> None:
+    def _send(self, packed: bytes, kind: str, cookie: str = "") -> None:
         takes_gzip = "gzip" in self.headers.get("Accept-Encoding", "")
         body = packed if takes_gzip else gzip.decompress(packed)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         if takes_gzip:
             self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(body)))
-        self._end_headers()
-        self.wfile.write(body)
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
+        self._end(body)
 
     def _refuse(self, status: HTTPStatus) -> None:
         body = f"{status.value} {status.phrase}\n".encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self._end(body)
+
+    def _end(self, body: bytes) -> None:
         self.send_header("Content-Length", str(len(body)))
         self._end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _end_headers(self) -> None:
         for name, value in HEADERS.items():

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode
+from ragen2.envs.guard import start_episode
 from ragen2.errors import ConfigError, ModelError
 from ragen2.policy import (
     ChatRequest,
@@ -22,27 +23,15 @@ from ragen2.policy import (
     SamplingParams,
     TextSampler,
 )
+from ragen2.rollout.prompts import Opening, PromptSettings, PromptWriter, TurnState
 from ragen2.rollout.reply import ReplyFormat, action_span, reasoning_span
 from ragen2.rollout.settings import Rollout
 from ragen2.types import Completion, Finish, Image, IntArray, Message
 
 Key = tuple[int | str, ...]
 Span = tuple[int, int]
-
-
-def system_message(env: Env, form: ReplyFormat) -> Message:
-    """Rules of the environment, then the reply format."""
-    return Message("system", f"{env.instruction}\n{form.description}")
-
-
-def turn_message(
-    observation: str, *, actions_left: int, problem: str, image: Image | None = None
-) -> Message:
-    """The user message at the start of a turn; ``problem`` is what was wrong with the last reply."""
-    warning = f"Your last reply was not valid: {problem}.\n" if problem else ""
-    shown = f"{observation}\n" if observation or image is None else ""
-    images = () if image is None else (image,)
-    return Message("user", f"{warning}{shown}Actions left {actions_left}", images)
+LONGEST_OPENING = 16
+"""Tokens that a chat template may open a reply with."""
 
 
 def shown_image(episode: Episode) -> Image | None:
@@ -70,17 +59,24 @@ def first_visible_turn(num_turns: int, window: int) -> int:
 
 def prompt_ids(
     tokenizer: ChatTokenizer,
-    system: Message,
+    opening: Opening,
     users: Sequence[Message],
     completions: Sequence[Completion],
     *,
     first: int,
     prefill_ids: Sequence[int],
 ) -> list[int]:
-    """Ids of system, the visible turns with their sampled tokens, and the newest user message."""
+    """Ids of the opening, the visible turns with their sampled tokens, and the newest user message.
+
+    Replies of examples go in as they are, as sampled ones do: chat templates may leave parts of them out.
+    """
     if len(users) != len(completions) + 1:
         raise ValueError(f"{len(users)} user messages need {len(users) - 1} completions")
-    ids = [*tokenizer.start([system, users[first]]), *prefill_ids]
+    shown = [user for user, _ in opening.exchanges] + [users[first]]
+    ids = tokenizer.start([opening.system, shown[0]])
+    for (_, reply), user in zip(opening.exchanges, shown[1:], strict=True):
+        ids += [*tokenizer.encode(reply), *tokenizer.bridge(user, after_eos=False)]
+    ids += prefill_ids
     for turn in range(first, len(completions)):
         completion = completions[turn]
         ids.extend(completion.ids_T.tolist())
@@ -103,16 +99,17 @@ class SamplerAdapter(Protocol):
     """Asks one kind of sampler."""
 
     form: ReplyFormat
+    """How replies begin and are read: a sampler may open them by itself, or let nobody open them."""
 
     def prompt(
         self,
-        system: Message,
+        opening: Opening,
         users: Sequence[Message],
         completions: Sequence[Completion],
         *,
         first: int,
     ) -> ModelInput | None:
-        """System, the turns from ``first`` on and the newest user message; None if that is too long."""
+        """The opening, the turns from ``first`` on and the newest user message; None if that is too long."""
         ...
 
     def ask(self, asked: Sequence[tuple[ModelInput, Key]]) -> list[Completion]:
@@ -124,36 +121,54 @@ class SamplerAdapter(Protocol):
         ...
 
 
-def adapter_for(sampler: Sampler | TextSampler, rollout: Rollout) -> SamplerAdapter:
+def adapter_for(
+    sampler: Sampler | TextSampler, rollout: Rollout, env: Env, prompt: PromptSettings
+) -> SamplerAdapter:
     """What asks this sampler: by token ids, or by messages where it takes text alone."""
+    form, params = prompt.form(env, rollout), rollout.sampling(env)
     if isinstance(sampler, TextSampler):
-        return ChatAdapter(sampler, rollout)
-    return TokenAdapter(sampler, rollout)
+        return ChatAdapter(sampler, form, params)
+    arguments = dict(prompt.template_arguments)
+    if prompt.style == "native":
+        arguments = {"enable_thinking": rollout.thinking, **arguments}
+    tokenizer = sampler.tokenizer
+    return TokenAdapter(
+        sampler, tokenizer.with_arguments(arguments) if arguments else tokenizer, form, params
+    )
+
+
+def opened_by_template(tokenizer: ChatTokenizer, tag: str) -> bool:
+    """Whether the model's own chat template opens a reply with ``tag``: it must not get a second."""
+    asked = tokenizer.start([Message("user", ".")])
+    return tokenizer.decode(asked[-LONGEST_OPENING:]).rstrip().endswith(tag)
 
 
 class TokenAdapter:
     """Sampled ids are carried over as they are."""
 
-    def __init__(self, sampler: Sampler, rollout: Rollout) -> None:
-        self.form = rollout.form
+    def __init__(
+        self, sampler: Sampler, tokenizer: ChatTokenizer, form: ReplyFormat, params: SamplingParams
+    ) -> None:
+        is_open = opened_by_template(tokenizer, form.opening)
+        self.form = replace(form, prefilled=form.prefilled or is_open)
         self._sampler = sampler
-        self._rollout = rollout
-        self._prefill_ids = sampler.tokenizer.encode(self.form.prefill)
+        self._tokenizer = tokenizer
+        self._params = params
+        self._prefill_ids = [] if is_open else tokenizer.encode(form.prefill)
 
     def prompt(
         self,
-        system: Message,
+        opening: Opening,
         users: Sequence[Message],
         completions: Sequence[Completion],
         *,
         first: int,
     ) -> ModelInput | None:
         """Ids, if they and a whole reply fit the model's context."""
-        tokenizer = self._sampler.tokenizer
         ids = prompt_ids(
-            tokenizer, system, users, completions, first=first, prefill_ids=self._prefill_ids
+            self._tokenizer, opening, users, completions, first=first, prefill_ids=self._prefill_ids
         )
-        if len(ids) + self._rollout.max_tokens > self._sampler.max_context:
+        if len(ids) + self._params.max_tokens > self._sampler.max_context:
             return None
         images = tuple(image for user in users[first:] for image in user.images)
         return ModelInput(np.array(ids, dtype=np.int64), images=images)
@@ -165,35 +180,34 @@ class TokenAdapter:
         requests = [
             Request(model_input.ids_T, key, model_input.images) for model_input, key in asked
         ]
-        return self._sampler.sample(requests, self._rollout.sampling)
+        return self._sampler.sample(requests, self._params)
 
     def spans(self, completion: Completion) -> tuple[Span, Span]:
         """Found by decoding."""
-        tokenizer = self._sampler.tokenizer
         return (
-            reasoning_span(completion, self.form, tokenizer),
-            action_span(completion, self.form, tokenizer),
+            reasoning_span(completion, self.form, self._tokenizer),
+            action_span(completion, self.form, self._tokenizer),
         )
 
 
 class ChatAdapter:
     """Messages in, text out. Nothing opens the reply for the model, and nothing is known of its tokens."""
 
-    def __init__(self, sampler: TextSampler, rollout: Rollout) -> None:
-        self.form = replace(rollout.form, prefilled=False)
+    def __init__(self, sampler: TextSampler, form: ReplyFormat, params: SamplingParams) -> None:
+        self.form = replace(form, prefilled=False)
         self._sampler = sampler
-        self._sampling: SamplingParams = rollout.sampling
+        self._params = params
 
     def prompt(
         self,
-        system: Message,
+        opening: Opening,
         users: Sequence[Message],
         completions: Sequence[Completion],
         *,
         first: int,
     ) -> ModelInput | None:
         """Messages; only the server knows whether they fit."""
-        messages = [system, users[first]]
+        messages = [*opening.messages, users[first]]
         for turn in range(first, len(completions)):
             messages += [Message("assistant", completions[turn].text), users[turn + 1]]
         return ModelInput(messages=tuple(messages))
@@ -203,7 +217,7 @@ class ChatAdapter:
         if not asked:
             return []
         requests = [ChatRequest(model_input.messages, key) for model_input, key in asked]
-        return self._sampler.reply(requests, self._sampling)
+        return self._sampler.reply(requests, self._params)
 
     def spans(self, completion: Completion) -> tuple[Span, Span]:
         """No tokens, no spans."""
@@ -237,21 +251,24 @@ def refuse_images(env: Env, holder: str) -> None:
         )
 
 
-def require_vision(env: Env, sampler: Sampler | TextSampler, rollout: Rollout) -> None:
+def require_vision(
+    env: Env, sampler: Sampler | TextSampler, rollout: Rollout, prompt: PromptSettings
+) -> None:
     """Raise also where the image of a first turn leaves no room for a reply."""
     refuse_blind(env, sampler)
     if not env.shows_images or isinstance(sampler, TextSampler):
         return
-    episode = env.start(HELD_OUT_SEEDS, 0)
-    image = shown_image(episode)
-    user = turn_message(episode.observation, actions_left=env.max_actions, problem="", image=image)
-    system = system_message(env, rollout.form)
-    prefill = sampler.tokenizer.encode(rollout.form.prefill)
-    length = len(sampler.tokenizer.start([system, user])) + len(prefill)
-    if image is not None and length + rollout.max_tokens > sampler.max_context:
+    episode = start_episode(env, HELD_OUT_SEEDS, 0)
+    image, writer = shown_image(episode), PromptWriter.of(env, rollout, prompt)
+    user = writer.turn(TurnState(episode.observation, env.max_actions, image=image))
+    asked = adapter_for(sampler, rollout, env, prompt).prompt(
+        writer.opening(episode.observation), [user], [], first=0
+    )
+    if image is not None and asked is None:
         height, width = image.size
         raise ModelError(
-            f"a first prompt with an image of {width} x {height} pixels is {length} tokens; with "
-            f"rollout.max_tokens {rollout.max_tokens} that is more than the {sampler.max_context} this "
-            "model reads; show smaller images (env.cell_px) or choose another model"
+            f"a first prompt with an image of {width} x {height} pixels and a reply of "
+            f"{rollout.reply_tokens(env)} tokens (rollout.max_tokens) are more than the "
+            f"{sampler.max_context} tokens this model reads; show smaller images (env.cell_px) or choose "
+            "another model"
         )

@@ -8,17 +8,17 @@ never depends on how long anything takes, so the groups do not either.
 from __future__ import annotations
 
 import logging
-import os
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from ragen2.envs.base import Env, Episode, Step
+from ragen2.envs.guard import start_episode
+from ragen2.errors import EnvError, GradingError
 from ragen2.policy import Sampler, TextSampler
+from ragen2.progress import report
 from ragen2.rollout.context import (
     Key,
     ModelInput,
@@ -27,10 +27,10 @@ from ragen2.rollout.context import (
     first_visible_turn,
     refuse_blind,
     shown_image,
-    system_message,
-    turn_message,
     with_images_of,
 )
+from ragen2.rollout.pool import Pool, num_workers
+from ragen2.rollout.prompts import Opening, PromptSettings, PromptWriter, TurnState
 from ragen2.rollout.reply import parse_reply
 from ragen2.rollout.settings import Rollout
 from ragen2.types import (
@@ -45,10 +45,9 @@ from ragen2.types import (
     Turn,
 )
 
-SERVER_WORKERS = 32
-"""Requests that a server gets at once, unless `rollout.env_workers` says otherwise."""
-Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
+
+DEFAULT_PROMPT = PromptSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,12 @@ class GroupPlayer(Protocol):
     """A sampler of several processes: whole groups are shared out among them, not single replies."""
 
     def play_groups(
-        self, env: Env, groups: Sequence[Sequence[Task]], rollout: Rollout, key: Key
+        self,
+        env: Env,
+        groups: Sequence[Sequence[Task]],
+        rollout: Rollout,
+        prompt: PromptSettings,
+        key: Key,
     ) -> list[Group]:
         """Every task of every group, as ``play`` does it."""
         ...
@@ -77,6 +81,7 @@ def play(
     rollout: Rollout,
     *,
     key: Key,
+    prompt: PromptSettings = DEFAULT_PROMPT,
 ) -> list[Group]:
     """Play every task of every group; members of a group must share their seed.
 
@@ -84,20 +89,56 @@ def play(
     """
     refuse_blind(env, sampler)
     if isinstance(sampler, GroupPlayer):
-        return sampler.play_groups(env, groups, rollout, key)
-    adapter = adapter_for(sampler, rollout)
-    plays = [[_Play(env, rollout, task) for task in group] for group in groups]
+        return sampler.play_groups(env, groups, rollout, prompt, key)
+    adapter = adapter_for(sampler, rollout, env, prompt)
+    writer = PromptWriter.of(env, rollout, prompt)
+    plays = [[_Play(env, rollout, writer, task) for task in group] for group in groups]
     everyone = [one for group in plays for one in group]
     workers = num_workers(env, rollout.env_workers)
     cohorts = _cohorts(everyone, rollout.cohorts or (2 if workers else 1))
     with Pool(workers) as pool:
         while any(cohort.is_running for cohort in cohorts):
+            ended = sum(one.stop is not None for one in everyone)
+            report(f"playing {env.kind}", ended, len(everyone))
             for cohort in cohorts:
                 cohort.end_turn(adapter)
                 cohort.begin_turn(adapter, key, pool)
+    _report_errors(everyone)
+    for members in plays:
+        if any(one.prompt != members[0].prompt for one in members):
+            raise EnvError(
+                f"{env.kind}: task {members[0].task.seed} does not begin the same for all of its group; the "
+                "first observation must depend on the seed alone, never on luck"
+            )
     return [
         Group(members[0].prompt, tuple(one.trajectory() for one in members)) for members in plays
     ]
+
+
+def _report_errors(plays: Sequence[_Play]) -> None:
+    """One line for all episodes that an environment broke; their records have the tracebacks."""
+    broken = [one for one in plays if one.error]
+    if broken:
+        first = broken[0]
+        logger.warning(
+            "%d of %d episodes of %s ended early, the first on task %d: %s",
+            len(broken),
+            len(plays),
+            first.env.kind,
+            first.task.seed,
+            _last_line(first.error),
+        )
+
+
+def refuse_broken(groups: Sequence[Group]) -> None:
+    """Raise where the environment broke every single episode: what follows would be about nothing."""
+    played = [one for group in groups for one in group.trajectories]
+    if all(one.stop is StopReason.ENV_ERROR for one in played):
+        first = played[0]
+        raise EnvError(
+            f"all {len(played)} episodes of {first.prompt.env} ended with an error, the first on task "
+            f"{first.prompt.seed}: {_last_line(first.error)}"
+        )
 
 
 def _cohorts(everyone: list[_Play], count: int) -> list[_Cohort]:
@@ -129,7 +170,7 @@ class _Cohort:
             (one, completion, parse_reply(completion, adapter.form))
             for one, completion in zip(ready, completions, strict=True)
         ]
-        self.acted = pool.begin([partial(one.act, reply) for one, _, reply in self.asked])
+        self.acted = pool.begin([partial(one.act, reply) for one, _, reply in self.asked], STUCK)
 
     def end_turn(self, adapter: SamplerAdapter) -> None:
         """Wait for the actions of the turn under way, if there is one, and record it."""
@@ -149,15 +190,20 @@ class _Acted:
     error: str = ""
 
 
+STUCK = _Acted([], [], "", error="TimeoutError: a step waits for ever; its thread was left behind")
+"""What is known of the actions of a thread that cannot be interrupted."""
+
+
 @dataclass(slots=True)
 class _Play:
     """An episode under way."""
 
     env: Env
     rollout: Rollout
+    writer: PromptWriter
     task: Task
     episode: Episode = field(init=False)
-    system: Message = field(init=False)
+    opening: Opening = field(init=False)
     users: list[Message] = field(init=False)
     turns: list[Turn] = field(default_factory=list)
     model_input: ModelInput = field(default_factory=ModelInput)
@@ -168,10 +214,11 @@ class _Play:
     error: str = ""
 
     def __post_init__(self) -> None:
-        self.episode = self.env.start(self.task.seed, self.luck)
-        self.system = system_message(self.env, self.rollout.form)
-        image = shown_image(self.episode)
-        self.users = [self._user_message(self.episode.observation, image, problem="")]
+        self.episode = start_episode(self.env, self.task.seed, self.luck)
+        shown = self.episode.observation
+        self.opening = self.writer.opening(shown)
+        first = TurnState(shown, self.env.max_actions, image=shown_image(self.episode))
+        self.users = [self.writer.turn(first)]
 
     @property
     def luck(self) -> int:
@@ -180,12 +227,13 @@ class _Play:
 
     @property
     def prompt(self) -> Prompt:
-        return Prompt(self.env.kind, self.task.seed, (self.system, self.users[0]))
+        messages = (*self.opening.messages, self.users[0])
+        return Prompt(self.env.kind, self.task.seed, messages)
 
     def prepare(self, adapter: SamplerAdapter) -> bool:
         """Build the next prompt; False (and the end) when it does not fit the model's context."""
         model_input = adapter.prompt(
-            self.system,
+            self.opening,
             with_images_of(self.users, self.rollout.image_window),
             [turn.completion for turn in self.turns],
             first=first_visible_turn(len(self.turns), self.rollout.visible_turns),
@@ -211,38 +259,51 @@ class _Play:
                 if steps[-1].done:
                     break
             return _Acted(steps, executed, self.episode.observation, shown_image(self.episode))
-        except Exception:  # noqa: BLE001 - the one boundary where a broken environment becomes data
-            return _Acted(steps, executed, "", error=traceback.format_exc())
+        except GradingError:  # not the environment: a reward of 0 would be learned from
+            raise
+        except Exception as error:  # noqa: BLE001 - the one boundary where a broken environment becomes data
+            return _Acted(steps, executed, "", error=_where(error))
 
     def record(
         self, completion: Completion, reply: Reply, acted: _Acted, adapter: SamplerAdapter
     ) -> None:
-        """Note the turn, and whether it was the last."""
-        steps, executed = acted.steps, acted.executed
+        """Note the turn, and whether it was the last. Unknown actions do nothing and spend nothing."""
         reasoning_span, action_span = adapter.spans(completion)
-        self.actions_taken += len(steps)
+        taken = [
+            (one, step) for one, step in zip(acted.executed, acted.steps, strict=True) if step.valid
+        ]
+        unknown = [
+            one for one, step in zip(acted.executed, acted.steps, strict=True) if not step.valid
+        ]
+        self.actions_taken += len(taken)
         self._note_end(acted)
-        is_bad = not reply.valid or any(not step.valid for step in steps)
-        self.turns.append(
-            Turn(
-                prompt_ids_T=self.model_input.ids_T,
-                completion=completion,
-                reply=reply,
-                reasoning_span=reasoning_span,
-                observation=acted.observation,
-                reward=float(sum(step.reward for step in steps)),
-                penalty=self.rollout.format_penalty if is_bad else 0.0,
-                executed=tuple(executed),
-                action_span=action_span,
-                images=self.model_input.images,
-                shown_image=acted.image,
-            )
+        turn = Turn(
+            prompt_ids_T=self.model_input.ids_T,
+            completion=completion,
+            reply=reply,
+            reasoning_span=reasoning_span,
+            observation=acted.observation,
+            reward=float(sum(step.reward for step in acted.steps)),
+            penalty=self.rollout.penalty(self.env) if unknown or not reply.valid else 0.0,
+            executed=tuple(one for one, _ in taken),
+            effective=tuple(step.effective for _, step in taken),
+            unknown=tuple(unknown),
+            action_span=action_span,
+            images=self.model_input.images,
+            shown_image=acted.image,
         )
+        self.turns.append(turn)
         if self.stop is None and len(self.turns) >= self.env.max_turns:
             self.stop = StopReason.MAX_TURNS
-        unknown = [action for step, action in zip(steps, executed, strict=True) if not step.valid]
-        problem = reply.problem or (f"unknown action {unknown[0][:40]!r}" if unknown else "")
-        self.users.append(self._user_message(acted.observation, acted.image, problem))
+        state = TurnState(
+            acted.observation,
+            self.env.max_actions - self.actions_taken,
+            turn=len(self.turns) + 1,
+            reward=turn.reward,
+            problem=turn.problem,
+            image=acted.image,
+        )
+        self.users.append(self.writer.turn(state))
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None  # noqa: S101 - play() runs until every episode has stopped
@@ -253,58 +314,17 @@ class _Play:
     def _note_end(self, acted: _Acted) -> None:
         if acted.error:
             self.stop, self.error = StopReason.ENV_ERROR, acted.error
-            logger.warning("%s seed %d raised: %s", self.env.kind, self.task.seed, acted.error)
         elif acted.steps and acted.steps[-1].done:
             self.stop, self.solved = StopReason.DONE, acted.steps[-1].solved
         elif self.actions_taken >= self.env.max_actions:
             self.stop = StopReason.MAX_ACTIONS
 
-    def _user_message(self, observation: str, image: Image | None, problem: str) -> Message:
-        left = self.env.max_actions - self.actions_taken
-        return turn_message(observation, actions_left=left, problem=problem, image=image)
+
+def _last_line(error: str) -> str:
+    return error.rstrip().rpartition("\n")[2].removeprefix(f"{EnvError.__module__}.")
 
 
-def usable_cores() -> int:
-    """Cores that this process may load: ``OMP_NUM_THREADS`` where that is set, else all it may run on."""
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def num_workers(env: Env, asked: int) -> int:
-    """Threads to step ``env`` in, ``asked`` of them unless that is 0; none for a quick environment.
-
-    No more than there are cores where a step is work: time limits of programs count on that.
-    """
-    if env.waits_for == "nothing":
-        return 0
-    return asked or (usable_cores() if env.waits_for == "cores" else SERVER_WORKERS)
-
-
-class Pool:
-    """Does pieces of work in ``workers`` threads, or at once in this one when there are none."""
-
-    def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers, "env") if workers else None
-
-    def begin(self, pieces: Sequence[Callable[[], Result]]) -> Callable[[], list[Result]]:
-        """Start all pieces; the value returned waits for their results and gives them in order."""
-        if self._threads is None:
-            done = [piece() for piece in pieces]
-            return lambda: done
-        futures = [self._threads.submit(piece) for piece in pieces]
-        return lambda: [future.result() for future in futures]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._threads is not None:
-            # After an error, such as an interrupt, steps still under way are not waited for.
-            self._threads.shutdown(wait=error is None, cancel_futures=True)
+def _where(error: Exception) -> str:
+    """The traceback of what an environment raised, without those who asked it."""
+    cause = error.__cause__ if isinstance(error, EnvError) else None
+    return "".join(traceback.format_exception(cause or error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
@@ -28,6 +30,20 @@ class StepRecord(BaseModel):
     note: str = ""
     """What a reader should know: why a step was skipped, what went wrong."""
     seconds: dict[str, float] = {}
+    files: dict[str, str] = {}
+    """Digests of what the step left in ``rollouts``, ``scores`` and ``images``."""
+
+
+def records_digest(records: Iterable[StepRecord], before: str = "") -> str:
+    """A digest of records in their order, or of more of them after those that gave ``before``.
+
+    It leaves out what depends on the clock, and fields that hold their default: a version that brings a
+    field finds the digest of an older one.
+    """
+    for record in records:
+        data = record.model_dump_json(exclude={"seconds", "schema_version"}, exclude_defaults=True)
+        before = hashlib.sha256(f"{before}{data}".encode()).hexdigest()[:32]
+    return before
 
 
 class Sink(Protocol):

@@ -8,16 +8,24 @@ may not have been saved, and without a tokenizer. Rows and columns beyond ``MAX_
 from __future__ import annotations
 
 import gzip
-import zlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from ragen2.errors import RunError
-from ragen2.runs.files import write_atomically
+from ragen2.reading import read_bytes, too_large
+from ragen2.runs.files import files_by_step, write_atomically
 from ragen2.types import Image, ScoreMatrix
 
 FOLDER = "scores"
@@ -25,6 +33,10 @@ MAX_ROWS = 128
 """Traces, and prompts, that are kept of a scope."""
 MAX_CHARACTERS = 4000
 """Of each text that are kept."""
+LARGEST = 32 * 2**20
+"""Bytes of a file, unpacked: texts of all scopes within these limits take a few."""
+MOST_COMMAS = 2_000_000
+"""Between the values of a file and in its texts: a value takes thirty times the memory of its digit."""
 CUT = " […]"
 DECIMALS = 3
 
@@ -56,7 +68,7 @@ class ScopeScores(BaseModel):
 
     name: str
     """Of the scope: ``first_turn``, ``turn_2``, ``trajectory``, ``probe``."""
-    logp: list[list[float | None]]
+    logp: list[list[FiniteFloat | None]]
     """Summed log-prob of each trace under each prompt; None where the pair was not scored."""
     length: list[int]
     """Tokens of each trace."""
@@ -76,6 +88,20 @@ class ScopeScores(BaseModel):
     prompt_images: list[str] = Field(default_factory=list)
     """Name of the image that each column showed last, empty for none; no list where none did."""
     _images: tuple[Image, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """Every row and every column has all its parts."""
+        rows: list[Sized] = [self.length, self.owner, self.turn, self.line]
+        rows += [self.reasonings, self.labels, self.actions]
+        columns: list[Sized] = [self.prompt_labels, self.prompt_images or self.prompts, *self.logp]
+        if {len(self.logp)} != {len(part) for part in rows}:
+            raise ValueError("its rows are not all of one number")
+        if {len(self.prompts)} != {len(part) for part in columns}:
+            raise ValueError("its columns are not all of one number")
+        if not all(0 <= owner < len(self.prompts) for owner in self.owner):
+            raise ValueError("an owner is no column")
+        return self
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -140,8 +166,7 @@ def scores_file(folder: Path, step: int) -> Path:
 
 def list_scores(folder: Path) -> list[tuple[int, Path]]:
     """Steps that have scores, with their files, earliest first."""
-    found = (folder / FOLDER).glob("step_*.json.gz")
-    return sorted((int(path.name[5:].removesuffix(".json.gz")), path) for path in found)
+    return files_by_step(folder / FOLDER, ".json.gz")
 
 
 def write_scores(folder: Path, record: ScoreRecord) -> None:
@@ -157,10 +182,14 @@ def write_scores(folder: Path, record: ScoreRecord) -> None:
 def read_scores(path: Path) -> ScoreRecord:
     """One step's matrices."""
     try:
-        return ScoreRecord.model_validate_json(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, zlib.error, ValidationError) as error:
+        data = read_bytes(path, LARGEST)
+        if data.count(b",") > MOST_COMMAS:
+            raise too_large(path, f"it holds more than {MOST_COMMAS:,} values")
+        return ScoreRecord.model_validate_json(data)
+    except (OSError, ValidationError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
         raise RunError(
-            f"{path} is damaged ({type(error).__name__}); remove it, the rest of the run is intact"
+            f"{path} is damaged ({why}); remove it, the rest of the run is intact"
         ) from error
 
 

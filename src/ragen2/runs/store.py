@@ -5,24 +5,37 @@ Each start of a run is a line of sessions.jsonl, with the code and the machine i
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ragen2.errors import RunError
-from ragen2.runs.files import PARTIAL, write_atomically
-from ragen2.runs.record import StepRecord
-from ragen2.runs.scores import ScopeScores, ScoreRecord, list_scores, write_scores
+from ragen2.reading import LARGEST, open_file, read_bytes, too_large
+from ragen2.runs.checkpoints import set_aside_after
+from ragen2.runs.files import (
+    PARTIAL,
+    append_line,
+    file_hash,
+    files_by_step,
+    write_atomically,
+)
+from ragen2.runs.lock import LOCK, refuse_moved
+from ragen2.runs.record import StepRecord, records_digest
+from ragen2.runs.scores import ScopeScores, ScoreRecord, list_scores, scores_file, write_scores
 from ragen2.runs.trajectories import ImageStore, group_lines, images_of
 from ragen2.types import Group
+
+logger = logging.getLogger(__name__)
 
 
 class RunDirectory:
@@ -47,8 +60,8 @@ class RunDirectory:
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        """Raise when ``path`` cannot become a new run because something is there."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Raise when ``path`` cannot become a new run because something is there; a lock is nothing."""
+        if path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir())):
             raise RunError(
                 f"run directory {path} exists and is not empty; choose another with --out, "
                 f"or continue it with --resume {path}"
@@ -68,29 +81,76 @@ class RunDirectory:
 
     def append(self, record: StepRecord) -> None:
         """Add one record; it is on disk when this returns."""
+        refuse_moved(self.path)
         try:
-            with self.steps_file.open("a", encoding="utf-8") as file:
-                file.write(record.model_dump_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self.steps_file, record.model_dump_json())
         except OSError as error:
             raise RunError(f"{self.steps_file} cannot be written: {error.strerror}") from error
 
     def records(self) -> list[StepRecord]:
-        """All whole records; a last line that a crash cut short is left out."""
-        if not self.steps_file.exists():
-            return []
-        lines = self.steps_file.read_bytes().removesuffix(b"\n").split(b"\n")
-        return list(_records_of(lines, self.steps_file, known=0))
+        """All whole records; a last line that a crash cut short, before its end, is left out."""
+        *lines, rest = self._lines()
+        found = list(_records_of(lines, self.steps_file, known=0))
+        with suppress(ValidationError):
+            found.append(StepRecord.model_validate_json(rest))
+        return found
+
+    def _lines(self) -> list[bytes]:
+        """Those of the records; what stands after the last newline is the last of them."""
+        try:
+            return read_bytes(self.steps_file).split(b"\n")
+        except FileNotFoundError:
+            return [b""]
+        except OSError as error:
+            raise RunError(f"{self.steps_file} cannot be read: {error.strerror}") from error
+
+    def sound_records(self) -> tuple[list[StepRecord], str]:
+        """The records before the first line that cannot be one, and what is wrong with that line.
+
+        A record that is there twice, as two writers of an older version could leave it, counts once.
+        """
+        found: list[StepRecord] = []
+        lines = self._lines()
+        whole = [*lines[:-1], *filter(None, lines[-1:])]
+        for number, line in enumerate(whole, 1):
+            try:
+                record = StepRecord.model_validate_json(line)
+            except ValidationError:
+                is_torn = number == len(lines)  # the last one, without its newline
+                return found, "" if is_torn else f"line {number} of steps.jsonl is damaged"
+            if found and record.step <= found[-1].step:
+                if records_digest([record]) == records_digest(found[-1:]):
+                    continue
+                return (
+                    found,
+                    f"line {number} of steps.jsonl is another record of step {record.step}",
+                )
+            found.append(record)
+        return found, ""
 
     def rewind(self, step: int) -> None:
-        """Forget everything after ``step``, so that it can be done again."""
+        """Forget everything after ``step``, so that it can be done again.
+
+        What is kept and is no longer as it was recorded is named in a warning.
+        """
         # Records first: a kill in between leaves files of steps without a record, which nothing reads and
         # which are written anew when the step is done again.
-        kept = [record.model_dump_json() for record in self.records() if record.step <= step]
-        write_atomically(self.steps_file, "".join(f"{line}\n" for line in kept))
-        for file in (self.path / "rollouts").glob("step_*.jsonl"):
-            if int(file.stem.removeprefix("step_")) > step:
+        kept = [record for record in self.sound_records()[0] if record.step <= step]
+        lines = [record.model_dump_json() for record in kept]
+        try:
+            write_atomically(self.steps_file, "".join(f"{line}\n" for line in lines))
+            self._remove_after(step)
+            set_aside_after(self.path, step)
+            if changed := self.changed_files(kept):
+                logger.warning("%s", changed)
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be brought back to step {step}: {error.strerror or error}"
+            ) from error
+
+    def _remove_after(self, step: int) -> None:
+        for played, file in files_by_step(self.path / "rollouts", ".jsonl"):
+            if played > step:
                 file.unlink()
         for scored, file in list_scores(self.path):
             if scored > step:
@@ -108,7 +168,7 @@ class RunDirectory:
         played = list(groups)
         self.images.save(step, (image for group in played for image in images_of(group)))
         lines = [line for group in played for line in group_lines(group, step, knows_success)]
-        path = self.path / "rollouts" / f"step_{step:06d}.jsonl"
+        path = self._files(step)["rollouts"]
         try:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, "".join(f"{line}\n" for line in lines))
@@ -122,6 +182,43 @@ class RunDirectory:
         if found:
             write_scores(self.path, ScoreRecord(step=step, scopes=found))
 
+    def digests(self, step: int) -> dict[str, str]:
+        """What ``StepRecord.files`` holds of a step whose files are written."""
+        found = self._files(step).items()
+        return {kind: file_hash(path) for kind, path in found if path.is_file()}
+
+    def changed_files(self, records: Iterable[StepRecord]) -> str:
+        """One line about files that are no longer what these records say; empty where all are."""
+        changed = [
+            f"{path} {'has changed' if path.is_file() else 'is missing'}"
+            for record in records
+            for kind, path in self._files(record.step).items()
+            if kind in record.files and not (path.is_file() and _has_hash(path, record.files[kind]))
+        ]
+        more = f", and {len(changed) - 1} more files" if len(changed) > 1 else ""
+        return f"{changed[0]} since its step was recorded{more}; put it back" if changed else ""
+
+    def missing_records(self, records: Sequence[StepRecord]) -> str:
+        """One line if the run has got further than these, all of its records; empty if it has not."""
+        last = records[-1].step if records else 0
+        saved = [step for step, _ in files_by_step(self.path / "checkpoints")]
+        played = [step - 1 for step, _ in files_by_step(self.path / "rollouts", ".jsonl")]
+        reached = max([*saved, *played], default=0)  # rollouts come before their step's record
+        if reached <= last:
+            return ""
+        ends = f"ends with step {last}" if records else "holds no record"
+        return (
+            f"{self.steps_file} {ends}, but the run reached step {reached}: records are missing; put the "
+            "file back"
+        )
+
+    def _files(self, step: int) -> dict[str, Path]:
+        return {
+            "rollouts": self.path / "rollouts" / f"step_{step:06d}.jsonl",
+            "scores": scores_file(self.path, step),
+            "images": self.images.archive(step),
+        }
+
     def _clear_partials(self) -> None:
         """Remove what a kill left half written; elsewhere in the directory others may be writing."""
         places = (self.path / name for name in ("checkpoints", "rollouts", "scores", "images"))
@@ -131,6 +228,11 @@ class RunDirectory:
                 shutil.rmtree(partial)
             else:
                 partial.unlink()
+
+
+def _has_hash(path: Path, digest: str) -> bool:
+    """Whether a file is as it was; one that nothing would read is not, whatever it holds."""
+    return path.stat().st_size <= LARGEST and file_hash(path) == digest
 
 
 class RecordTail:
@@ -147,7 +249,7 @@ class RecordTail:
         before (a resumed run rewinds by replacing it) is read from its start.
         """
         try:
-            with self.file.open("rb") as file:
+            with open_file(self.file) as file:
                 fresh = self._fresh(file)
                 if fresh is None:
                     self._forget()
@@ -174,6 +276,8 @@ class RecordTail:
             return None
         self._inode = found.st_ino
         file.seek(self._end - len(self._last_line))
+        if found.st_size - self._end > LARGEST:
+            raise too_large(self.file, f"it holds more than {LARGEST // 2**20} MB")
         data = file.read()
         if not data.startswith(self._last_line):
             return None
@@ -190,16 +294,11 @@ class RecordTail:
 
 
 def _records_of(lines: Sequence[bytes], file: Path, known: int) -> Iterator[StepRecord]:
-    """The records of these lines, which come after ``known`` others in the file.
-
-    A bad line may be the last one, where a crash cut it, and nowhere else.
-    """
+    """The records of these whole lines, which come after ``known`` others in the file."""
     for number, line in enumerate(lines, 1):
         try:
             yield StepRecord.model_validate_json(line)
         except ValidationError as error:
-            if number == len(lines):
-                return
             start = line[:80].decode(errors="replace")
             raise RunError(f"{file} line {known + number} is damaged: {start!r}") from error
 
@@ -257,9 +356,15 @@ class Session(BaseModel):
     commit: str = ""
     """Of the code; empty where nothing tells."""
     machine: Machine | None = None
+    settings: dict[str, Any] = {}
+    """Of the run, from this start on; empty where an older version recorded none."""
+    changed: list[str] = []
+    """What this start was asked to change in them."""
 
 
-def record_session(run: Path, step: int) -> None:
+def record_session(
+    run: Path, step: int, settings: Mapping[str, Any] | None = None, changed: Sequence[str] = ()
+) -> None:
     """Add a line for a start after ``step``."""
     session = Session(
         step=step,
@@ -267,22 +372,25 @@ def record_session(run: Path, step: int) -> None:
         versions=installed_versions(),
         commit=code_commit()[0],
         machine=this_machine(),
+        settings=dict(settings or {}),
+        changed=list(changed),
     )
     try:
-        with (run / FILE).open("a", encoding="utf-8") as file:
-            file.write(session.model_dump_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(run / FILE, session.model_dump_json())
     except OSError as error:
         raise RunError(f"{run / FILE} cannot be written: {error.strerror}") from error
 
 
 def read_sessions(run: Path) -> list[Session]:
     """All sessions; none for a run that recorded none. A line that a crash cut short is left out."""
-    if not (run / FILE).is_file():
+    try:
+        data = read_bytes(run / FILE)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunError(f"{run / FILE} cannot be read: {error.strerror}") from error
     found = []
-    for line in (run / FILE).read_bytes().splitlines():
+    for line in data.splitlines():
         try:
             found.append(Session.model_validate_json(line))
         except ValidationError:

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from ragen2.errors import DependencyError, RunError
-from ragen2.runs.files import write_atomically
+from ragen2.reading import open_file
+from ragen2.runs.files import files_by_step, write_atomically
 from ragen2.types import (
     Completion,
     Finish,
@@ -36,6 +42,73 @@ from ragen2.types import (
 )
 
 Find = Callable[[str], Image] | None
+Id = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class MessageLine(TypedDict):
+    """A message of a line."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    images: NotRequired[list[str] | None]
+
+
+class ShownTurn(TypedDict):
+    """What a page shows of a turn."""
+
+    text: str
+    reasoning: str
+    actions: list[str]
+    executed: list[str]
+    effective: NotRequired[list[bool] | None]
+    unknown: NotRequired[list[str]]
+    """Files of runs before unknown actions were told apart have neither."""
+    valid: bool
+    problem: str
+    observation: str
+    reward: FiniteFloat
+    penalty: FiniteFloat
+    images: NotRequired[list[str] | None]
+    shown_image: NotRequired[str | None]
+
+
+class TurnLine(ShownTurn):
+    """All of it."""
+
+    prompt_ids: list[Id]
+    ids: list[Id]
+    logprobs: list[float | None]
+    finish: Literal[*(one.value for one in Finish)]  # type: ignore[valid-type]
+    reasoning_span: tuple[Id, Id]
+    action_span: NotRequired[tuple[Id, Id]]
+    """Files of runs before spans of actions were recorded have none."""
+
+
+class _Line(TypedDict):
+    env: str
+    seed: int
+    luck: int
+    messages: list[MessageLine]
+    reward: FiniteFloat
+    solved: bool | None
+    stop: Literal[*(one.value for one in StopReason)]  # type: ignore[valid-type]
+    error: str
+
+
+class ShownTrajectory(_Line):
+    """What a page shows of a line."""
+
+    turns: list[ShownTurn]
+
+
+class TrajectoryLine(_Line):
+    """All of a line."""
+
+    turns: list[TurnLine]
+
+
+SHOWN = TypeAdapter(ShownTrajectory)
+WHOLE = TypeAdapter(TrajectoryLine)
 
 
 def group_lines(group: Group, step: int, knows_success: bool = True) -> list[str]:
@@ -60,7 +133,9 @@ def images_of(group: Group) -> Iterator[Image]:
                 yield turn.shown_image
 
 
-def groups_of(lines: Iterable[str], image: Callable[[str], Image] | None = None) -> list[Group]:
+def groups_of(
+    lines: Iterable[str | bytes], image: Callable[[str], Image] | None = None
+) -> list[Group]:
     """The groups that ``group_lines`` wrote, in order; their members may stand anywhere.
 
     ``image`` finds an image by its name (``ImageStore.read``); None leaves images out.
@@ -68,14 +143,23 @@ def groups_of(lines: Iterable[str], image: Callable[[str], Image] | None = None)
     members: dict[Prompt, list[Trajectory]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            trajectory = _read_trajectory(json.loads(line), image)
-        except (KeyError, TypeError, ValueError) as error:
+            trajectory = _read_trajectory(WHOLE.validate_json(line, strict=True), image)
+        except ValueError as error:
             raise RunError(
-                f"line {number} is not a trajectory of a run's rollouts ({error!r}); "
+                f"line {number} is not a trajectory of a run's rollouts ({first_problem(error)}); "
                 "give a rollouts/step_*.jsonl file as training wrote it"
             ) from error
         members.setdefault(trajectory.prompt, []).append(trajectory)
     return [Group(prompt, tuple(trajectories)) for prompt, trajectories in members.items()]
+
+
+def first_problem(error: ValueError) -> str:
+    """The first thing that is wrong with a line, and where, in a few words."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, found["loc"]))
+    return f"{place}: {found['msg']}" if place else found["msg"]
 
 
 def _trajectory(trajectory: Trajectory, step: int) -> dict[str, Any]:
@@ -124,7 +208,9 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "actions": list(turn.reply.actions),
         "action_span": list(turn.action_span),
         "executed": list(turn.executed),
-        "valid": turn.reply.valid,
+        "effective": None if turn.effective is None else list(turn.effective),
+        "unknown": list(turn.unknown),
+        "valid": not turn.problem,
         "problem": turn.reply.problem,
         "observation": turn.observation,
         "reward": turn.reward,
@@ -133,7 +219,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _read_trajectory(data: dict[str, Any], image: Find) -> Trajectory:
+def _read_trajectory(data: TrajectoryLine, image: Find) -> Trajectory:
     messages = tuple(
         Message(one["role"], one["content"], _read_images(one, image)) for one in data["messages"]
     )
@@ -142,19 +228,17 @@ def _read_trajectory(data: dict[str, Any], image: Find) -> Trajectory:
         data["luck"],
         tuple(_read_turn(turn, image) for turn in data["turns"]),
         StopReason(data["stop"]),
-        data["solved"],
+        cast("bool", data["solved"]),  # null stays None: success is not known
         data["error"],
     )
 
 
-def _read_images(data: dict[str, Any], image: Find) -> tuple[Image, ...]:
-    return tuple(image(name) for name in data.get("images", ())) if image else ()
+def _read_images(data: MessageLine | TurnLine, image: Find) -> tuple[Image, ...]:
+    return tuple(image(name) for name in data.get("images") or ()) if image else ()
 
 
-def _read_turn(data: dict[str, Any], image: Find) -> Turn:
-    start, end = data["reasoning_span"]
-    # Files of runs before spans of actions were recorded have none.
-    action_start, action_end = data.get("action_span", (0, 0))
+def _read_turn(data: TurnLine, image: Find) -> Turn:
+    shown = data.get("shown_image")
     return Turn(
         prompt_ids_T=np.array(data["prompt_ids"], dtype=np.int64),
         completion=Completion(
@@ -164,14 +248,16 @@ def _read_turn(data: dict[str, Any], image: Find) -> Turn:
             Finish(data["finish"]),
         ),
         reply=Reply(data["reasoning"], tuple(data["actions"]), data["problem"]),
-        reasoning_span=(start, end),
+        reasoning_span=data["reasoning_span"],
         observation=data["observation"],
         reward=data["reward"],
         penalty=data["penalty"],
         executed=tuple(data["executed"]),
-        action_span=(action_start, action_end),
+        effective=None if (flags := data.get("effective")) is None else tuple(flags),
+        unknown=tuple(data.get("unknown", ())),
+        action_span=data.get("action_span", (0, 0)),
         images=_read_images(data, image),
-        shown_image=image(data["shown_image"]) if image and "shown_image" in data else None,
+        shown_image=image(shown) if image and shown else None,
     )
 
 
@@ -179,6 +265,14 @@ FOLDER = "images"
 SUFFIX = ".png"
 MOST_PALETTE_COLOURS = 256
 """What a palette of the PNG format holds."""
+LARGEST_IMAGE = 64 * 2**20
+"""Bytes of a PNG file."""
+MOST_PIXELS = 2**24
+NOT_UNPACKED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, KeyError, ValueError),
+    *(NotImplementedError, RuntimeError),  # another way of packing, a password
+)
+"""What zipfile raises for an archive that is none, or none of ours."""
 WRITTEN = (1980, 1, 1, 0, 0, 0)
 """The same time for all, so that equal images give equal archives."""
 
@@ -195,7 +289,7 @@ class ImageStore:
         new = {image.digest: image for image in images if image.digest not in self._places()}
         if not new:
             return
-        path = self.folder / f"step_{step:06d}.zip"
+        path = self.archive(step)
         files = self._members(path) if path.exists() else {}
         files |= {f"{name}{SUFFIX}": png_bytes(image.pixels) for name, image in new.items()}
         try:
@@ -205,22 +299,23 @@ class ImageStore:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
         self._places().update(dict.fromkeys(new, path))
 
+    def archive(self, step: int) -> Path:
+        """Where the images lie that ``step`` showed first."""
+        return self.folder / f"step_{step:06d}.zip"
+
     def has(self, digest: str) -> bool:
         """Whether an image is kept."""
         return digest in self._places()
 
-    def file(self, digest: str) -> bytes:
-        """The PNG file of an image."""
+    def file(self, digest: str, at_most: int = LARGEST_IMAGE) -> bytes:
+        """The PNG file of an image, of at most so many bytes."""
         path = self._places().get(digest)
         if path is None:
             raise RunError(
                 f"image {digest}{SUFFIX} is missing from {self.folder}; put back the archive of its step"
             )
-        try:
-            with _opened(path) as archive:
-                return archive.read(f"{digest}{SUFFIX}")
-        except (zipfile.BadZipFile, OSError) as error:
-            raise _unreadable(path, error) from error
+        with _opened(path) as archive:
+            return _member(archive, f"{digest}{SUFFIX}", at_most)
 
     def read(self, digest: str) -> Image:
         """An image by its name."""
@@ -245,20 +340,16 @@ class ImageStore:
             self._found = {
                 name.removesuffix(SUFFIX): path
                 for _, path in self._archives()
-                for name in _opened(path).namelist()
+                for name in _names_in(path)
             }
         return self._found
 
     def _archives(self) -> list[tuple[int, Path]]:
-        found = self.folder.glob("step_*.zip")
-        return sorted((int(path.stem.removeprefix("step_")), path) for path in found)
+        return files_by_step(self.folder, ".zip")
 
     def _members(self, path: Path) -> dict[str, bytes]:
-        try:
-            with _opened(path) as archive:
-                return {name: archive.read(name) for name in archive.namelist()}
-        except (zipfile.BadZipFile, OSError) as error:
-            raise _unreadable(path, error) from error
+        with _opened(path) as archive:
+            return {name: _member(archive, name) for name in archive.namelist()}
 
     def _damaged(self, digest: str, why: str) -> RunError:
         path = self._places()[digest]
@@ -287,6 +378,8 @@ def read_png(data: bytes) -> PixelArray:
     pillow = _load_pillow()
     try:
         with pillow.open(io.BytesIO(data), formats=["PNG"]) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"it has {image.width} x {image.height} pixels")
             return np.asarray(image.convert("RGB"))
     except pillow.UnidentifiedImageError as error:
         raise ValueError("it is not a PNG file") from error
@@ -302,17 +395,28 @@ def _load_pillow() -> ModuleType:
     return pillow
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise _unreadable(path, error) from error
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            yield archive
+    except NOT_UNPACKED as error:
+        raise RunError(
+            f"{path} is damaged ({error}); put it back, or remove it and the rollouts of its step"
+        ) from error
 
 
-def _unreadable(path: Path, error: Exception) -> RunError:
-    return RunError(
-        f"{path} is damaged ({error}); put it back, or remove it and the rollouts of its step"
-    )
+def _names_in(path: Path) -> list[str]:
+    with _opened(path) as archive:
+        return archive.namelist()
+
+
+def _member(archive: zipfile.ZipFile, name: str, at_most: int = LARGEST_IMAGE) -> bytes:
+    """A file of an archive, of which no more is unpacked than the archive says that there is."""
+    size = archive.getinfo(name).file_size
+    if size > at_most:
+        raise ValueError(f"{name} unpacks to {size} bytes, more than {at_most}")
+    return archive.read(name)
 
 
 def _archive(files: dict[str, bytes]) -> bytes:

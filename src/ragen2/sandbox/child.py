@@ -2,13 +2,14 @@
 
 This supervisor never runs the program itself: it forks a worker for each test, the worker locks
 itself up and runs the program on that test's input, and the supervisor watches the clock. What
-comes back is what the program printed or returned, never a verdict: no expected answer is ever in
-here, so a program that takes over its worker can at best choose its own output. It is started
-thousands of times, so it imports little.
+comes back is what the program printed or returned: no expected answer is ever in here, so a program
+that takes over its worker can at best choose its own output. Tests that are Python of their own run in
+a second worker, the judge's, locked up like the first. This file is started thousands of times, so it
+imports little.
 
 Job on descriptor 0: length-prefixed marshalled dicts, the job and then the tests, each read only
-when its turn comes. Report on descriptor 1: for each test a line ``status milliseconds`` and three
-sizes, then that many bytes of standard output, of value and of error text.
+when its turn comes, a check's text only by its judge. Report on descriptor 1: for each test a line
+``status milliseconds`` and three sizes, then that many bytes of standard output, of value and of error text.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import select
 import sys
 import time
 
-from ragen2.sandbox import fence, kernel
-from ragen2.sandbox.worker import VALUE_FD, work
+from ragen2.sandbox import kernel, mounts
+from ragen2.sandbox.worker import READY, VALUE_FD, reason, work
 
 TYPE_CHECKING = False  # importing typing would slow down every start of the sandbox
 if TYPE_CHECKING:
@@ -28,39 +29,79 @@ if TYPE_CHECKING:
 
 TICK_MS = 20
 MAX_FILES = 64
-MAX_SWEEPS = 100
 MAX_ERROR_BYTES = 2000
 
 
 def main() -> None:
     """Run every test of the job, or as many as its time allows, and report on each."""
-    job = receive(0)
     report = os.dup(1)
+    try:
+        _make_seekable(0)
+        job = receive(0)
+        job["report"] = report
+        _set_up(job)
+        _run_tests(job)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the program's fault
+        send(report, "setup", 0.0, (b"", b"", reason(error)))
+
+
+def _make_seekable(descriptor: int) -> None:
+    """Put a file in the place of a pipe, which some container runtimes make of standard input.
+
+    The kernel copies: texts that only judges may read do not pass through this process.
+    """
+    try:
+        os.lseek(descriptor, 0, os.SEEK_CUR)
+    except OSError:
+        copy = os.memfd_create("job")
+        while os.splice(descriptor, copy, 1 << 20):
+            pass
+        os.lseek(copy, 0, os.SEEK_SET)
+        os.dup2(copy, descriptor)
+        os.close(copy)
+
+
+def _set_up(job: Any) -> None:
+    """Put up what is common to all workers; each of them then locks itself up."""
+    job["filter"], job["rules"] = b"", -1
     if sys.platform.startswith("linux"):
-        # In its own namespace it has no parent that it can see; bubblewrap then does the same.
+        # In its own namespace it has no parent that it can see.
         kernel.die_with_parent(job["parent"] if os.getpid() != 1 else 0)
-        if not job["seccomp"] and os.getpid() != 1:
-            kernel.adopt_orphans()
-    job["filter"] = kernel.make_call_filter() if job["seccomp"] else b""
-    job["rules"] = -1
-    if job["landlock"]:
-        job["rules"] = kernel.file_rules(job["landlock"], job["readable"], job["scratch"])
-    exec(job["prelude"], {})  # noqa: S102 - our own text; its modules are then loaded once for all
+        kernel.hide_memory()
+    if job["wall"] == "none":
+        return
+    if not kernel.filters_calls():
+        raise OSError("system calls can be filtered on Linux on x86-64 and ARM64 only")
+    job["filter"] = kernel.make_call_filter()
+    if job["wall"] == "landlock" and job["scratch"]:
+        bounds = job["scratch"], job["disk_bytes"], MAX_FILES
+        job["become_nobody"] = mounts.enter(job["layout"], *bounds) and os.getuid() == 0
+    if version := kernel.landlock_version():
+        job["rules"] = kernel.file_rules(version, job["readable"], job["scratch"])
+    elif job["wall"] == "landlock" or os.path.exists("/proc/self"):
+        raise OSError("this kernel has no Landlock (Linux 5.13 or later can have it)")
+
+
+def _run_tests(job: Any) -> None:
+    for text in (job["prelude"], job["preload"]):
+        exec(text, {})  # noqa: S102 - our own text; its modules are then loaded once for all
     left = job["seconds_per_program"]
     deadline = time.monotonic() + wall_seconds(left)
     for _ in range(job["tests"]):
         test = receive(0)
+        if "check" in test:
+            test["check"] = skip(0)
         job["cpu_seconds"] = min(left, job["seconds_per_test"])
         job["wall_seconds"] = min(
             deadline - time.monotonic(), wall_seconds(job["seconds_per_test"])
         )
         if left <= 0 or job["wall_seconds"] <= 0:
-            send(report, "unrun", 0.0, (b"", b"", b""))
+            send(job["report"], "unrun", 0.0, (b"", b"", b""))
             continue
         status, seconds, outputs = run_test(job, test)
-        send(report, status, seconds, outputs)
+        send(job["report"], status, seconds, outputs)
         left -= seconds
-        if status == "syntax":
+        if status in ("syntax", "setup"):
             break
 
 
@@ -75,6 +116,12 @@ def receive(descriptor: int) -> Any:
     return marshal.loads(os.read(descriptor, size))  # noqa: S302 - written by our own process
 
 
+def skip(descriptor: int) -> tuple[int, int]:
+    """Where the next object of the job is, and its size; it is left for another process to read."""
+    size = int.from_bytes(os.read(descriptor, 8), "big")
+    return os.lseek(descriptor, size, os.SEEK_CUR) - size, size
+
+
 def send(report: int, status: str, seconds: float, outputs: tuple[bytes, bytes, bytes]) -> None:
     """Write one test's outcome, whole."""
     sizes = " ".join(str(len(output)) for output in outputs)
@@ -84,75 +131,132 @@ def send(report: int, status: str, seconds: float, outputs: tuple[bytes, bytes, 
 
 
 def run_test(job: Any, test: Any) -> tuple[str, float, tuple[bytes, bytes, bytes]]:
-    """Fork a worker for one test and watch it to its end."""
+    """Run one test to its end: what became of it, the seconds computed, and what it put out."""
     job["supervisor"] = os.getpid()
-    given = _input_file(job["scratch"], test.get("stdin", b""))
-    pipes = [os.pipe() for _ in range(3)]
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become_worker(given, [writer for _, writer in pipes])
-            work(job, test)
-        finally:
-            os._exit(1)
-    os.close(given)
-    for _, writer in pipes:
-        os.close(writer)
-    monitor = WorkerMonitor(pid, [reader for reader, _ in pipes], job)
-    status, seconds = monitor.to_the_end()
-    _sweep(job)
-    output, value, error = monitor.outputs()
-    return _status(status, value), seconds, (output, value[1:], error)
+    if "check" in test:
+        status, seconds, outputs = _judge(job, test["check"])
+    else:
+        worker = WorkerMonitor(job, test)
+        watch(worker)
+        status, seconds, outputs = worker.report()
+    _empty(job["scratch"])
+    return status, seconds, outputs
+
+
+def _judge(job: Any, check: tuple[int, int]) -> tuple[str, float, tuple[bytes, bytes, bytes]]:
+    """Run a test that is Python of its own: the program in one worker, the test in another.
+
+    The test's text is read by the judge's worker alone. Neither the program's worker nor this process, from
+    which the next one will be forked, ever holds it.
+    """
+    questions, answers = os.pipe(), os.pipe()
+    program = WorkerMonitor(job, {"channel": (questions[0], answers[1])})
+    judge = WorkerMonitor(job, {"channel": (answers[0], questions[1]), "check": check})
+    for descriptor in (*questions, *answers):
+        os.close(descriptor)
+    watch(judge, program)
+    status, _, (_, value, error) = judge.report()
+    ending, seconds, outputs = program.report()
+    if "setup" in (status, ending):
+        return "setup", seconds, (b"", b"", error or outputs[2])
+    if (status, judge.letter) == ("ok", b"p"):
+        return "ok", seconds, (outputs[0], b"true", b"")
+    if ending != "ok":
+        return ending, seconds, outputs
+    if (status, judge.letter) == ("ok", b"f"):
+        return "ok", seconds, (outputs[0], b"false", b"")
+    return status, seconds, (outputs[0], value, error)
+
+
+def watch(worker: WorkerMonitor, *beside: WorkerMonitor) -> None:
+    """Read what workers put out until the first of them ends; none outlives it, or its own limits."""
+    workers = (worker, *beside)
+    while worker.ending is None:
+        owners = {reader: one for one in workers for reader in one.open}
+        poll = select.poll()
+        for reader in owners:
+            poll.register(reader, select.POLLIN | select.POLLHUP)
+        poll.register(worker.job["report"], 0)
+        for reader, _ in poll.poll(TICK_MS if worker.open else 1):
+            if reader == worker.job["report"]:  # nobody is left to read it
+                os._exit(1)
+            owners[reader].read(reader)
+        for one in workers:
+            one.look()
+    for one in beside:
+        one.stopped = one.ending is None
+        one.stop()
 
 
 class WorkerMonitor:
     """One worker, its output so far, and the limits it must keep."""
 
-    def __init__(self, pid: int, readers: list[int], job: Any) -> None:
-        self.pid = pid
+    def __init__(self, job: Any, test: Any) -> None:
         self.job = job
-        self.chunks: dict[int, list[bytes]] = {reader: [] for reader in readers}
-        self.sizes = dict.fromkeys(readers, 0)
         self.started = time.monotonic()
-        self.poll = select.poll()
-        self.open = set(readers)
-        for reader in readers:
-            self.poll.register(reader, select.POLLIN | select.POLLHUP)
+        self.ending: str | None = None
+        self.letter = b""
+        self.stopped = False
+        self.seconds = 0.0
+        given = _input_file(test.get("stdin", b""))
+        pipes = [os.pipe() for _ in range(3)]
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                if "check" in test:
+                    offset, size = test["check"]
+                    test["check"] = marshal.loads(os.pread(0, size, offset))  # noqa: S302 - our own
+                _become_worker(given, [writer for _, writer in pipes])
+                work(job, test)
+            finally:
+                os._exit(1)
+        os.close(given)
+        for _, writer in pipes:
+            os.close(writer)
+        self.open = {reader for reader, _ in pipes}
+        self.chunks: dict[int, list[bytes]] = {reader: [] for reader, _ in pipes}
+        self.sizes = dict.fromkeys(self.chunks, 0)
 
-    def to_the_end(self) -> tuple[str, float]:
-        """Read until the worker ends or breaks a limit; say how, and how long it computed."""
-        broken = ""
-        while not broken:
-            ready = self.poll.poll(TICK_MS) if self.open else []
-            for reader, _ in ready:
-                self._read(reader)
-            pid, code, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                self._drain()
-                return self._ending(code), usage.ru_utime + usage.ru_stime
-            if not self.open:
-                time.sleep(0.001)
-            broken = self._broken_limit()
-        os.kill(self.pid, 9)
-        _, _, usage = os.wait4(self.pid, 0)
-        self._drain()
-        return broken, usage.ru_utime + usage.ru_stime
+    def look(self) -> None:
+        """See whether the worker has ended, and end it where it broke a limit."""
+        if self.ending is not None:
+            return
+        pid, code, usage = os.wait4(self.pid, os.WNOHANG)
+        if pid:
+            self._end(self._ending(code), usage)
+        elif broken := self._broken_limit():
+            self.stop(broken)
 
-    def outputs(self) -> tuple[bytes, bytes, bytes]:
-        """Standard output, value and the start of the error text."""
+    def stop(self, ending: str = "ok") -> None:
+        """End the worker, unless it has ended."""
+        if self.ending is None:
+            os.kill(self.pid, 9)
+            self._end(ending, os.wait4(self.pid, 0)[2])
+
+    def report(self) -> tuple[str, float, tuple[bytes, bytes, bytes]]:
+        """How it ended, the seconds it computed, standard output, value and start of the error text."""
         output, error, value = (b"".join(chunks) for chunks in self.chunks.values())
-        return output, value, error[:MAX_ERROR_BYTES]
+        ending = self.ending or "crash"
+        if value[:1] != READY and not self.stopped:
+            return "setup", self.seconds, (b"", b"", value[1:] or f"ended by {ending}".encode())
+        self.letter = value[1:2]
+        outputs = output, value[2:], error[:MAX_ERROR_BYTES]
+        return _status(ending, self.letter), self.seconds, outputs
 
-    def _read(self, reader: int) -> int:
+    def read(self, reader: int) -> None:
+        """Take what is there; nothing is there for good once the worker has closed it."""
         data = os.read(reader, 1 << 16)
         if not data:
-            self.poll.unregister(reader)
             self.open.discard(reader)
             os.close(reader)
         self.sizes[reader] += len(data)
         if self.sizes[reader] <= self.job["output_bytes"]:
             self.chunks[reader].append(data)
-        return len(data)
+
+    def _end(self, ending: str, usage: Any) -> None:
+        self._drain()
+        self.ending = ending
+        self.seconds = usage.ru_utime + usage.ru_stime
 
     def _drain(self) -> None:
         """Take what is still in the pipes; a stray process that keeps one open must not stop us."""
@@ -160,10 +264,11 @@ class WorkerMonitor:
             os.set_blocking(reader, False)
             try:
                 while reader in self.open and self.sizes[reader] <= self.job["output_bytes"]:
-                    self._read(reader)
+                    self.read(reader)
             except BlockingIOError:
                 pass
             if reader in self.open:
+                self.open.discard(reader)
                 os.close(reader)
 
     def _ending(self, code: int) -> str:
@@ -171,7 +276,7 @@ class WorkerMonitor:
             return "output"
         if os.WIFSIGNALED(code):
             return "time" if os.WTERMSIG(code) == 24 else "crash"  # 24: SIGXCPU
-        return "forbidden" if os.WEXITSTATUS(code) == fence.EXIT_STATUS else "ok"
+        return "ok"
 
     def _broken_limit(self) -> str:
         if max(self.sizes.values()) > self.job["output_bytes"]:
@@ -179,7 +284,7 @@ class WorkerMonitor:
         waited = time.monotonic() - self.started
         if waited > self.job["wall_seconds"] or self._computed() > self.job["cpu_seconds"]:
             return "time"
-        return "disk" if _is_full(self.job["scratch"], self.job["disk_bytes"]) else ""
+        return "disk" if _is_full(self.job["scratch"]) else ""
 
     def _computed(self) -> float:
         """Seconds of computing so far; elsewhere than on Linux the worker's own limit rules."""
@@ -192,19 +297,23 @@ class WorkerMonitor:
             return 0.0
 
 
-def _status(status: str, value: bytes) -> str:
+def _status(status: str, letter: bytes) -> str:
     """What the worker said of its end, unless it was ended."""
     if status != "ok":
         return status
-    return {b"s": "syntax", b"e": "error"}.get(value[:1], "ok")
+    return {b"s": "syntax", b"e": "error"}.get(letter, "ok")
 
 
-def _input_file(scratch: str, data: bytes) -> int:
+def _input_file(data: bytes) -> int:
     # A file without a name, not a pipe: a program that never reads cannot block us, and cannot
     # find the input of another test.
-    path = f"{scratch}/.input"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)
+    if sys.platform.startswith("linux"):
+        descriptor = os.memfd_create("input")
+    else:
+        import tempfile
+
+        descriptor, path = tempfile.mkstemp()
+        os.unlink(path)
     while data:
         data = data[os.write(descriptor, data) :]
     os.lseek(descriptor, 0, 0)
@@ -219,65 +328,12 @@ def _become_worker(given: int, writers: list[int]) -> None:
     os.dup2(error, 2)
 
 
-def _is_full(scratch: str, disk_bytes: int) -> bool:
-    """Whether the scratch folder holds too much."""
-    total = files = 0
-    try:
-        with os.scandir(scratch) as entries:
-            for entry in entries:
-                files += 1
-                total += entry.stat(follow_symlinks=False).st_size
-                if files > MAX_FILES or total > disk_bytes:
-                    return True
-    except OSError:
-        return False
-    return False
+def _is_full(scratch: str) -> bool:
+    """Whether the scratch folder holds too many files; their size is bounded by the kernel."""
+    return bool(scratch) and len(os.listdir(scratch)) > MAX_FILES
 
 
-def _sweep(job: Any) -> None:
-    """End what the worker left running and empty the scratch folder."""
-    if os.getpid() == 1:
-        _kill(-1)
-    elif not job["seccomp"] and sys.platform.startswith("linux"):
-        for _ in range(MAX_SWEEPS):
-            for pid in _children():
-                _kill(pid)
-            _reap()
-            if not _children():
-                break
-    _reap()
-    for name in os.listdir(job["scratch"]):
-        try:
-            os.unlink(f"{job['scratch']}/{name}")
-        except OSError:  # a folder, made where nothing forbids it: it goes with the scratch folder
-            continue
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, 9)
-    except OSError:
-        return
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def _children() -> list[int]:
-    """Processes whose parent we are, orphans that we adopted among them."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
-                found.append(int(name))
-    return found
+def _empty(scratch: str) -> None:
+    """Remove the files of the last test; the filter of calls lets no program make folders."""
+    for name in os.listdir(scratch) if scratch else ():
+        os.unlink(f"{scratch}/{name}")

@@ -1,88 +1,72 @@
-"""How well a program can be shut in on this machine, and the command that does it.
+"""What shuts a program in on this machine, and the command that starts it there.
 
-Strong: bubblewrap gives the program its own processes, network, user and file system, with nothing
-in it but the interpreter and an empty scratch folder. Weak: a new session, closed descriptors,
-resource limits, and what the kernel adds by itself: Landlock (files) and seccomp (system calls), or
-in their place a fence of audit hooks inside the interpreter. Every form limits time, memory, output and disk.
+A wall is something the kernel enforces and the program cannot take down. Three are offered, each
+together with a filter of system calls (seccomp): bubblewrap gives the program its own processes,
+network, users and files; Landlock decides which files it may open, inside a file system of its own
+where the kernel lets us make one; a container runtime starts it as a container or in gVisor's kernel.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ragen2.errors import EnvError
-from ragen2.sandbox import kernel
+from ragen2.sandbox import container
 
-Demand = Literal["auto", "strong", "weak"]
+Demand = Literal["auto", "strong", "weak", "container"]
+Wall = Literal["bubblewrap", "landlock", "container", "none"]
 
-INSIDE_SCRATCH = "/scratch"
-CURE = (
-    "install bubblewrap (apt-get install bubblewrap) and allow user namespaces, "
-    'or set isolation = "auto"'
-)
-_PROBE_SECONDS = 20
-_log = logging.getLogger(__name__)
+SCRATCH = "/scratch"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """What shuts a program in."""
 
-    bwrap: str = ""
-    """Path of bubblewrap; empty: the weak form."""
-    has_size: bool = False
-    """Whether this bubblewrap can bound the scratch folder's memory."""
-    landlock: int = 0
-    """Version of Landlock to use; 0: none."""
-    seccomp: bool = False
-    why_weak: str = ""
-
-    @property
-    def is_strong(self) -> bool:
-        """Whether the program gets its own namespaces."""
-        return bool(self.bwrap)
-
-    @property
-    def needs_fence(self) -> bool:
-        """Whether audit hooks in the interpreter must stand in for rules that this kernel lacks."""
-        return not self.is_strong and not (self.landlock and self.seccomp)
+    wall: Wall
+    program: str = ""
+    """Path of bubblewrap or of the container runtime."""
+    has_files: bool = False
+    """Whether the program gets a file system of its own, with a scratch folder of bounded size. Without,
+    it can write no file, and can see (not read) which files there are."""
 
     @property
     def description(self) -> str:
         """One line for logs."""
-        if self.is_strong:
-            return "own namespaces (bubblewrap)" + (" and a call filter" if self.seccomp else "")
-        if not self.needs_fence:
-            return "resource limits, Landlock and a call filter: no network, files or processes"
-        layers = ["resource limits"]
-        layers += ["Landlock"] if self.landlock else []
-        layers += ["a call filter"] if self.seccomp else []
-        return f"{', '.join(layers)} and audit hooks, which the kernel does not enforce"
+        return {
+            "bubblewrap": "bubblewrap and a filter of system calls",
+            "landlock": "Landlock and a filter of system calls",
+            "container": f"a container of {os.path.basename(self.program)} and a filter of system calls",
+            "none": "no wall",
+        }[self.wall] + (" in a file system of its own" if self.has_files else "")
+
+    @property
+    def behind(self) -> str:
+        """Where programs run, in words."""
+        return "with your own rights" if self.wall == "none" else f"behind {self.description}"
 
 
-@lru_cache(maxsize=8)
-def best_isolation(demand: Demand) -> Isolation:
-    """The best isolation that ``demand`` asks for; says once when it is not the strong form."""
-    weak = Isolation(landlock=kernel.landlock_version(), seccomp=kernel.has_seccomp())
-    if demand == "weak":
-        _log.warning("programs run in the weak form of isolation as asked: %s", weak.description)
-        return replace(weak, why_weak="asked for")
-    strong = _strong(weak.seccomp)
-    if isinstance(strong, Isolation):
-        return strong
-    if demand == "strong":
-        raise EnvError(f"isolation is strong, but {strong}; {CURE}")
-    _log.warning("isolation of programs is weaker: %s; they get %s", strong, weak.description)
-    return replace(weak, why_weak=strong)
+def candidates(demand: Demand) -> list[Isolation | str]:
+    """Isolations that ``demand`` accepts, in the order to try them; in place of one that is not here, why."""
+    found: list[Isolation | str] = []
+    if demand in ("auto", "strong"):
+        bwrap = shutil.which("bwrap")
+        missing = "bubblewrap (bwrap) is not installed"
+        found.append(Isolation("bubblewrap", bwrap, True) if bwrap else missing)
+    if demand in ("auto", "weak"):
+        found += [Isolation("landlock", has_files=True), Isolation("landlock")]
+    if demand in ("auto", "container"):
+        runtimes = [path for name in container.RUNTIMES if (path := shutil.which(name))]
+        missing = f"no container runtime ({', '.join(container.RUNTIMES)}) is installed"
+        found += [Isolation("container", path, True) for path in runtimes] or [missing]
+    return found
 
 
 def interpreter() -> str:
@@ -124,60 +108,66 @@ def readable_paths() -> tuple[str, ...]:
     pieces: list[str] = []
     for folder in library_folders():
         pieces += _without_hidden(folder, hidden_folders())
-    return (*pieces, "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+    return (*pieces, *DEVICES)
+
+
+@lru_cache(maxsize=1)
+def layout() -> dict[str, list[Any]]:
+    """What a file system for programs consists of, the scratch folder aside."""
+    links = [(path, os.readlink(path)) for path in ("/lib", "/lib64") if os.path.islink(path)]
+    return {
+        "folders": list(library_folders()),
+        "hidden": list(hidden_folders()),
+        "links": links,
+        "devices": list(DEVICES),
+    }
 
 
 def command(isolation: Isolation, disk_bytes: int, python: list[str]) -> list[str]:
     """The command line that starts ``python`` in the given isolation."""
-    if not isolation.is_strong:
-        return [interpreter(), *python]
+    inside = [interpreter(), *python]
+    if isolation.wall == "bubblewrap":
+        return [*_bubblewrap(isolation, disk_bytes), *inside]
+    if isolation.wall == "container":
+        mounts = _container_mounts(disk_bytes)
+        config = container.configuration(isolation.program, inside, environment(), mounts)
+        line = container.command(isolation.program, config, tuple(layout()["links"]))
+        together = ["-I", "-S", "-c", container.DIE_TOGETHER, str(os.getpid())]
+        return [interpreter(), *together, *line]
+    return inside
+
+
+def _bubblewrap(isolation: Isolation, disk_bytes: int) -> list[str]:
     # As process 1 of its namespace our supervisor is the parent of every orphan, and when it ends
     # the kernel kills all that is left in the namespace.
-    line = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"]
+    line = [isolation.program, "--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"]
     line += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"]
-    for folder in library_folders():
+    for folder in layout()["folders"]:
         line += ["--ro-bind", folder, folder]
-    for path in ("/lib", "/lib64"):
-        if os.path.islink(path):
-            line += ["--symlink", os.readlink(path), path]
-    for folder in hidden_folders():
+    for path, target in layout()["links"]:
+        line += ["--symlink", target, path]
+    for folder in layout()["hidden"]:
         line += ["--tmpfs", folder, "--remount-ro", folder]
     line += ["--ro-bind", interpreter(), interpreter()]
-    for device in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
+    for device in layout()["devices"]:
         line += ["--dev-bind", device, device]
-    size = ["--size", str(4 * disk_bytes)] if isolation.has_size else []
-    line += [*size, "--tmpfs", INSIDE_SCRATCH, "--chdir", INSIDE_SCRATCH, "--remount-ro", "/"]
-    return [*line, interpreter(), *python]
+    return [*line, "--size", str(disk_bytes), "--tmpfs", SCRATCH, "--remount-ro", "/"]
 
 
-def _strong(seccomp: bool) -> Isolation | str:
-    """The strong form, or why it is not to be had."""
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        return "bubblewrap (bwrap) is not installed"
-    has_size = b"--size" in _output([bwrap, "--help"])[1]
-    strong = Isolation(bwrap=bwrap, has_size=has_size, seccomp=seccomp)
-    code, text = _output(command(strong, 1 << 20, ["-S", "-c", "print('inside')"]))
-    if code == 0 and text.strip() == b"inside":
-        return strong
-    reason = (text.decode(errors="replace").strip().splitlines() or [f"exit status {code}"])[-1]
-    return f"bubblewrap does not work here ({reason})"
-
-
-def _output(line: list[str]) -> tuple[int, bytes]:
-    try:
-        done = subprocess.run(  # noqa: S603 - our own command line
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment(),
-            timeout=_PROBE_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, str(error).encode()
-    return done.returncode, done.stdout
+def _container_mounts(disk_bytes: int) -> list[dict[str, Any]]:
+    python = interpreter()
+    covered = layout()["hidden"] + [
+        path
+        for path in ("/sys", "/tmp")  # noqa: S108 - gVisor makes its own otherwise
+        if not any(_is_within(folder, path) for folder in layout()["folders"])
+    ]
+    return [
+        container.mount("tmpfs", "tmpfs", "/dev", "mode=755"),
+        *(container.mount("bind", path, path, "rbind", "ro") for path in layout()["folders"]),
+        *(container.mount("tmpfs", "tmpfs", path, "ro") for path in covered),
+        container.mount("bind", python, python, "bind", "ro"),
+        container.mount("tmpfs", "tmpfs", SCRATCH, f"size={disk_bytes}", "mode=777", "noexec"),
+    ]
 
 
 def environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_SET_PARENT_DEATH_SIGNAL, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 38, 36
+_SET_PARENT_DEATH_SIGNAL, _SET_NO_NEW_PRIVS, _SET_DUMPABLE = 1, 38, 4
 
 # Landlock access rights, by the version of the interface that brought them.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_FILE, _MAKE_REG = 1, 2, 4, 8, 32, 256
@@ -38,6 +38,7 @@ _OWN_PID = 0x7FFFFFFE
 """Stands for the number of a process that does not exist yet."""
 _FIRST_X32_CALL = 0x40000000
 _CLONE_THREAD = 0x10000
+_AF_UNIX = 1
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
 """Copying descriptors, flags and locks; not F_SETOWN, which can send signals to others."""
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
@@ -58,7 +59,7 @@ _ALLOWED_CALLS = (
     "newfstatat 262 79, statx 332 291, access 21 -, faccessat 269 48, faccessat2 439 439, "
     "readlink 89 -, readlinkat 267 78, getdents 78 -, getdents64 217 61, getcwd 79 17, "
     "chdir 80 49, rename 82 -, renameat 264 38, renameat2 316 276, unlink 87 -, "
-    "unlinkat 263 35, statfs 137 43, fstatfs 138 44, umask 95 166, "
+    "unlinkat 263 35, umask 95 166, "
     # memory
     "mmap 9 222, mprotect 10 226, munmap 11 215, mremap 25 216, msync 26 227, "
     "mincore 27 232, madvise 28 233, brk 12 214, membarrier 324 283, "
@@ -69,8 +70,7 @@ _ALLOWED_CALLS = (
     "clock_nanosleep 230 115, pause 34 -, futex 202 98, futex_waitv 449 449, "
     "sched_yield 24 124, wait4 61 260, waitid 247 95, restart_syscall 219 128, "
     # pairs of sockets inside the process (asyncio wakes itself through one)
-    "socketpair 53 199, recvfrom 45 207, shutdown 48 210, setsockopt 54 208, "
-    "getsockopt 55 209, "
+    "recvfrom 45 207, shutdown 48 210, getsockopt 55 209, "
     # its own signals and timers
     "rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, "
     "rt_sigtimedwait 128 137, rt_sigsuspend 130 133, sigaltstack 131 132, alarm 37 -, "
@@ -88,7 +88,7 @@ _ALLOWED_CALLS = (
 )
 _CHECKED_CALLS = (
     "clone 56 220, clone3 435 435, kill 62 129, tgkill 234 131, ioctl 16 29, fcntl 72 25, "
-    "prlimit64 302 261, sendto 44 206"
+    "prlimit64 302 261, sendto 44 206, socketpair 53 199"
 )
 """Calls that are allowed for some arguments only; ``make_call_filter`` says which."""
 _SETUP_CALLS = "seccomp 317 277, capset 126 91"
@@ -98,31 +98,41 @@ LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 """These three have the same number everywhere."""
 
 
+def load_libc() -> Any:
+    """The C library, through which the kernel is called."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, name: str) -> int:
+    """``result`` of a call of the kernel, which must not be negative."""
+    if result < 0:
+        import ctypes
+
+        raise OSError(f"{name} was refused ({os.strerror(ctypes.get_errno())})")
+    return result
+
+
 def landlock_version() -> int:
     """The version of Landlock that this kernel offers; 0 for none."""
     if not sys.platform.startswith("linux"):
         return 0
-    return max(0, int(_libc().syscall(LANDLOCK_CREATE, None, 0, 1)))
+    return max(0, int(load_libc().syscall(LANDLOCK_CREATE, None, 0, 1)))
 
 
-def has_seccomp() -> bool:
-    """Whether this kernel takes filters, on a machine whose call numbers we know."""
-    if not sys.platform.startswith("linux") or os.uname().machine not in MACHINES:
-        return False
-    import ctypes
-
-    number = checked_calls(os.uname().machine)["seccomp"]
-    action = ctypes.c_uint32(_ERRNO)  # asks, by SECCOMP_GET_ACTION_AVAIL, and sets nothing
-    return int(_libc().syscall(number, 2, 0, ctypes.byref(action))) == 0
+def filters_calls() -> bool:
+    """Whether we know this machine's call numbers."""
+    return sys.platform.startswith("linux") and os.uname().machine in MACHINES
 
 
 def file_rules(version: int, readable: Sequence[str], scratch: str) -> int:
-    """A descriptor of rules that leave ``readable`` to be read and ``scratch`` to be written.
+    """A descriptor of rules that leave ``readable`` to be read and ``scratch``, if any, to be written.
 
     All rights that this kernel knows are handled, that is, denied where no rule grants them. A right
     that it does not know must not be named: the kernel then refuses the whole set.
     """
-    libc = _libc()
+    libc = load_libc()
     handled = _ALL_FILE_RIGHTS[max(known for known in _ALL_FILE_RIGHTS if known <= version)]
     fields = [handled]
     if version >= 4:
@@ -130,41 +140,41 @@ def file_rules(version: int, readable: Sequence[str], scratch: str) -> int:
     if version >= 6:
         fields.append(_ALL_SCOPES)
     packed = struct.pack(f"{len(fields)}Q", *fields)
-    rules = int(libc.syscall(LANDLOCK_CREATE, packed, len(packed), 0))
-    if rules < 0:
-        raise OSError("Landlock rules cannot be made")
+    rules = check(libc.syscall(LANDLOCK_CREATE, packed, len(packed), 0), "a set of Landlock rules")
     for path in readable:
         _allow(libc, rules, path, _READ & handled)
-    _allow(libc, rules, scratch, _SCRATCH & handled)
+    if scratch:
+        _allow(libc, rules, scratch, _SCRATCH & handled)
     return rules
 
 
 def die_with_parent(parent: int) -> None:
     """Ask to be killed when process ``parent``, which started this one, ends; end if it has."""
-    _libc().prctl(_SET_PARENT_DEATH_SIGNAL, 9, 0, 0, 0)
+    load_libc().prctl(_SET_PARENT_DEATH_SIGNAL, 9, 0, 0, 0)
     # The parent may have died before the request took effect, and then no signal ever comes.
     if os.getppid() != parent:
         os._exit(1)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of any process that a worker leaves behind."""
-    _libc().prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def hide_memory() -> None:
+    """Keep other processes of this account out of the memory and descriptors of this one and its children.
+
+    A program and the judge of it are such processes.
+    """
+    check(load_libc().prctl(_SET_DUMPABLE, 0, 0, 0, 0), "hiding memory")
 
 
 def lock(rules: int, call_filter: bytes) -> None:
     """Give up privileges and put ``rules`` (-1: none) and the filter on this process for good."""
-    libc = _libc()
+    libc = load_libc()
     machine = os.uname().machine
     # Without it the kernel refuses both kinds of rules to an unprivileged process: a set-user-id
     # program started under a filter could otherwise be made to misbehave with its privileges.
-    if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError("no_new_privs was refused")
+    check(libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if machine in MACHINES:
         _drop_capabilities(libc, machine)
     if rules >= 0:
-        if libc.syscall(LANDLOCK_RESTRICT, rules, 0) != 0:
-            raise OSError("Landlock rules were refused")
+        check(libc.syscall(LANDLOCK_RESTRICT, rules, 0), "Landlock")
         os.close(rules)
     # Last, as the filter forbids the calls that were needed to get here.
     if call_filter:
@@ -193,8 +203,10 @@ def make_call_filter() -> bytes:
         *_when(number["ioctl"], _if_argument(1, _JUMP_EQUAL, _IOCTL, _ENOTTY)),
         *_when(number["fcntl"], _if_argument(1, _JUMP_EQUAL, _FCNTL, _EPERM)),
         *_when(number["prlimit64"], _if_argument(0, _JUMP_EQUAL, (0,), _EPERM)),
-        # A datagram pair could otherwise write to any socket by its address.
-        *_when(number["sendto"], _if_argument(4, _JUMP_EQUAL, (0,), _EPERM)),
+        # A datagram pair could otherwise write to any socket by its address. The length must be 0: of
+        # the address itself, a pointer, only one half would be compared.
+        *_when(number["sendto"], _if_argument(5, _JUMP_EQUAL, (0,), _EPERM)),
+        *_when(number["socketpair"], _if_argument(0, _JUMP_EQUAL, (_AF_UNIX,), _EPERM)),
     ]
     for first, last in _ranges(allowed_calls(machine)):
         parts += [
@@ -216,12 +228,6 @@ def checked_calls(machine: str) -> dict[str, int]:
     return {**_numbers(_CHECKED_CALLS, machine), **_numbers(_SETUP_CALLS, machine)}
 
 
-def _libc() -> Any:
-    import ctypes
-
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _allow(libc: Any, rules: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -230,17 +236,15 @@ def _allow(libc: Any, rules: int, path: str, rights: int) -> None:
     if not os.path.isdir(path):
         rights &= _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
     rule = struct.pack("=Qi", rights, descriptor)
-    refused = libc.syscall(LANDLOCK_ADD, rules, _RULE_PATH_BENEATH, rule, 0)
+    added = libc.syscall(LANDLOCK_ADD, rules, _RULE_PATH_BENEATH, rule, 0)
     os.close(descriptor)
-    if refused:
-        raise OSError(f"Landlock refused a rule for {path}")
+    check(added, f"a Landlock rule for {path}")
 
 
 def _drop_capabilities(libc: Any, machine: str) -> None:
     header = struct.pack("Ii", 0x20080522, 0)
     nothing = struct.pack("6I", *[0] * 6)
-    if libc.syscall(checked_calls(machine)["capset"], header, nothing) != 0:
-        raise OSError("capabilities cannot be dropped")
+    check(libc.syscall(checked_calls(machine)["capset"], header, nothing), "dropping capabilities")
 
 
 def _install(libc: Any, machine: str, steps: bytes) -> None:
@@ -248,8 +252,7 @@ def _install(libc: Any, machine: str, steps: bytes) -> None:
 
     buffer = ctypes.create_string_buffer(steps, len(steps))
     program = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(buffer))
-    if libc.syscall(checked_calls(machine)["seccomp"], 1, 0, program) != 0:
-        raise OSError("the call filter was refused")
+    check(libc.syscall(checked_calls(machine)["seccomp"], 1, 0, program), "the call filter")
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -1,4 +1,7 @@
-"""What a worker does: give up all rights, run the program on one test, hand over what came out."""
+"""What a worker does: give up all rights, run the program on one test, hand over what came out.
+
+A test that is Python of its own has two workers, the program's and the judge's, and a channel between them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import os
 import resource
 import sys
 
-from ragen2.sandbox import fence, kernel
-from ragen2.sandbox.write_values import write
+from ragen2.sandbox import kernel
+from ragen2.sandbox.write_values import PROGRAM, write
 
 TYPE_CHECKING = False  # importing typing would slow down every start of the sandbox
 if TYPE_CHECKING:
@@ -19,17 +22,39 @@ MAX_DESCRIPTORS = 64
 NOBODY = 65534
 
 
+READY, NOT_READY = b"r", b"!"
+"""The first byte of what a worker hands over, written before the program runs: the sandbox works or not."""
+
+
 def work(job: Any, test: Any) -> None:
-    """Run the job's program on ``test`` and end this process."""
-    os.chdir(job["scratch"])
-    _limit(job)
-    _lock_up(job)
-    message = _outcome(job["program"], job["prelude"], test)
+    """Run the job's program, or the judge's part, on ``test`` and end this process."""
+    try:
+        os.chdir(job["scratch"] or "/")
+        _limit(job)
+        _lock_up(job, test.get("channel", ()))
+    except Exception as error:  # noqa: BLE001 - whatever it is, no program runs without its walls
+        _hand_over(NOT_READY + reason(error))
+        os._exit(1)
+    _hand_over(READY)
+    if "check" in test:
+        from ragen2.sandbox.judge import Judge
+
+        message = Judge(test["check"], test["channel"], job["output_bytes"]).verdict()
+    else:
+        message = _outcome(job, test)
     _finish_output()
-    data = message.encode("utf-8", "backslashreplace")
+    _hand_over(message.encode("utf-8", "backslashreplace"))
+    os._exit(0)
+
+
+def reason(error: Exception) -> bytes:
+    """What went wrong in setting up, as text."""
+    return (str(error) if isinstance(error, OSError) else repr(error)).encode()
+
+
+def _hand_over(data: bytes) -> None:
     while data:
         data = data[os.write(VALUE_FD, data) :]
-    os._exit(0)
 
 
 def _limit(job: Any) -> None:
@@ -37,62 +62,73 @@ def _limit(job: Any) -> None:
     limits = {
         "RLIMIT_AS": job["memory_bytes"],
         "RLIMIT_CPU": seconds,
-        "RLIMIT_FSIZE": job["disk_bytes"],
+        "RLIMIT_FSIZE": job["disk_bytes"] if job["scratch"] else 0,
         "RLIMIT_NOFILE": MAX_DESCRIPTORS,
         "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
     }
-    if not job["seccomp"]:
+    if job["wall"] == "none":
         limits["RLIMIT_NPROC"] = 0  # the filter allows threads; without it, neither they nor forks
     for name, value in limits.items():
         number = getattr(resource, name, None)
         if number is not None:
-            try:
-                resource.setrlimit(number, (value, value + (name == "RLIMIT_CPU")))
-            except (OSError, ValueError):
-                if name in ("RLIMIT_CPU", "RLIMIT_FSIZE"):
-                    raise
+            _lower(number, value, value + (name == "RLIMIT_CPU"))
 
 
-def _lock_up(job: Any) -> None:
+def _lower(number: int, soft: int, hard: int) -> None:
+    """Set a limit; one that is lower already stays."""
+    (_, given) = resource.getrlimit(number)
+    if given != resource.RLIM_INFINITY:
+        soft, hard = min(soft, given), min(hard, given)
+    try:
+        resource.setrlimit(number, (soft, hard))
+    except (OSError, ValueError):
+        if sys.platform.startswith("linux"):  # elsewhere some limits have names only
+            raise
+
+
+def _lock_up(job: Any, channel: tuple[int, ...]) -> None:
     if sys.platform.startswith("linux"):
-        kernel.die_with_parent(job["supervisor"])
         if job["become_nobody"]:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
+        kernel.die_with_parent(job["supervisor"])  # becoming another user would undo this
         kernel.lock(job["rules"], job["filter"])
-    # Among them is the report: whoever can write to it decides what became of a test.
-    os.closerange(VALUE_FD + 1, 1024)
+    # Among the others is the report: whoever can write to it decides what became of a test.
+    start = VALUE_FD + 1
+    for kept in (*sorted(channel), 1024):
+        os.closerange(start, kept)
+        start = kept + 1
     os.environ.clear()
-    if job["fence"]:
-        fence.raise_fence(job["readable"], job["scratch"])
 
 
-def _outcome(program: str, prelude: str, test: Any) -> str:
-    """A letter and a text: ``o`` it ended, ``v`` values, ``e`` an error, ``s`` not a program."""
-    probes = test.get("probes")
-    name = "__main__" if probes is None else "program"
+def _outcome(job: Any, test: Any) -> str:
+    """A letter and a text: ``o`` it ended, ``v`` a value, ``e`` an error, ``s`` not a program."""
+    name = "__main__" if "stdin" in test else PROGRAM
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["program.py"]
     try:
-        code = compile(program, "<program>", "exec", dont_inherit=True)
+        code = compile(job["program"], "<program>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         return f"s{type(error).__name__}: {error}"
     try:
-        exec(prelude, module.__dict__)  # noqa: S102 - our own text
+        exec(job["prelude"], module.__dict__)  # noqa: S102 - our own text
         _execute(code, module)
-        if probes is None:
+        if "call" in test:
+            return "v" + write(_answer(module.__dict__, *test["call"]))
+        if "channel" in test:
+            from ragen2.sandbox.remote import GoneError, Program
+
+            try:
+                Program(module, test["channel"], job["memory_bytes"]).serve_for_ever()
+            except GoneError:  # the test has ended
+                return "o"
+        else:
             _wait_for_threads()
-            return "o"
-        space = module.__dict__
-        if test.get("setup"):
-            exec(compile(test["setup"], "<setup>", "exec", dont_inherit=True), space)  # noqa: S102 - locked up
-        return "v[" + ",".join(write(_answer(probe, space)) for probe in probes) + "]"
     except BaseException as error:  # noqa: BLE001 - a program may raise anything
         return _failure(error)
+    return "o"
 
 
 def _execute(code: Any, module: Any) -> None:
@@ -102,11 +138,8 @@ def _execute(code: Any, module: Any) -> None:
         return
 
 
-def _answer(probe: Any, space: dict[str, Any]) -> Any:
-    """The value of an expression, or of a function (or method of Solution) with arguments."""
-    if isinstance(probe, str):
-        return eval(compile(probe, "<test>", "eval", dont_inherit=True), space)  # noqa: S307 - locked up
-    name, arguments = probe
+def _answer(space: dict[str, Any], name: str, arguments: list[Any]) -> Any:
+    """The value of a function, or of a method of Solution."""
     if name in space:
         return space[name](*arguments)
     if "Solution" in space and hasattr(space["Solution"], name):

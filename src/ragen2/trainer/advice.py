@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from ragen2.diagnostics import Examination, Question, Status, examine
 from ragen2.diagnostics.judging.answers import BLIND
-from ragen2.diagnostics.judging.causes import REMEDIES
+from ragen2.diagnostics.judging.causes import REMEDIES, Cause
 
 HELPS = 1.0
 """Std(RV)/Mean(RV) from which the filter is advised: with equal live prompts, half of all are dead."""
@@ -21,6 +21,9 @@ HURTS = 0.5
 """Up to here it is advised against: with equal live prompts, at most a fifth of all are dead."""
 NOISY = 0.5
 """Luck's part of the variance from which ranking prompts by variance ranks them by luck."""
+
+RARE_SUCCESS = 0.02
+"""Below this, at least 72% of groups of 16 hold no success at all (0.98 to the power of 16)."""
 
 
 class Decision(StrEnum):
@@ -57,6 +60,10 @@ class PreflightFindings:
     """Of Std(RV)/Mean(RV), over prompts."""
     environment_ratio: float | None = None
     """Luck's part of the reward variance; None where luck does nothing or nothing varies."""
+    incentive_warning: str = ""
+    """One line where not trying pays as well as trying."""
+    easier_levels: int = 0
+    """Levels that a curriculum would have below these tasks; 0 where the run has one already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,8 @@ def _remarks(found: PreflightFindings, examined: Examination) -> list[str]:
     """What a reader should know, whatever was decided."""
     metrics = found.metrics
     remarks = []
+    if found.incentive_warning:
+        remarks.append(f"{found.incentive_warning}; {REMEDIES[Cause.INVALID_PAYS].next}")
     blind = metrics["triage/reward_blind"]
     if 0.0 < blind < BLIND:
         remarks.append(f"the reward does not see what is done on {blind:.0%} of prompts")
@@ -138,6 +147,12 @@ def _remarks(found: PreflightFindings, examined: Examination) -> list[str]:
     grounded = examined.of(Question.GROUNDED)
     if grounded.status is Status.NO:
         remarks.append(f"{grounded.text} {grounded.certainty}")
+    success = metrics.get("rollout/success", 1.0)
+    if found.easier_levels and success < RARE_SUCCESS:
+        remarks.append(
+            f"{success:.1%} of rollouts succeed, too few to learn from; {found.easier_levels} easier "
+            "levels are there: `--set curriculum.mode=adaptive`"
+        )
     interval = found.ratio_interval
     if interval and interval[0] < HURTS and interval[1] > HELPS:
         remarks.append(

@@ -6,7 +6,6 @@ in its environment for contrasts (other behaviour), or to measure luck (the same
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,8 +15,10 @@ import numpy as np
 from ragen2.diagnostics.base import Contrasts, Played, executed_actions
 from ragen2.diagnostics.metrics.reward import noise_split
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, image_name
-from ragen2.errors import EnvError
+from ragen2.envs.guard import start_episode
+from ragen2.errors import EnvError, told
 from ragen2.rollout import Task, play
+from ragen2.rollout.play import refuse_broken
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Group, Selection
 
@@ -66,7 +67,8 @@ def play_rounds(config: RunConfig, sampler: Sampler, step: int) -> list[Round]:
     for number in range(config.rollout.resample_rounds + 1):
         key = (config.seed, "train", step, *(("round", number) if number else ()))
         tasks = training_tasks(config, step, number)
-        groups = play(config.env, sampler, tasks, config.rollout, key=key)
+        groups = play(config.env, sampler, tasks, config.rollout, key=key, prompt=config.prompt)
+        refuse_broken(groups)
         if not config.rollout.resample_rounds:
             return [Round(groups)]
         selection = select_groups(config, groups)
@@ -136,20 +138,12 @@ def _noise(config: RunConfig, groups: Sequence[Group]) -> FloatArray | None:
 
 def _luck(env: Env, group: Group, replays: int) -> float:
     """Variance of a return when its actions stay the same."""
-    where = f"{group.prompt.env} seed {group.prompt.seed}"
     try:
-        returns_GR = replayed_returns(env, group, replays)
-    except Exception as error:
+        return noise_split(replayed_returns(env, group, replays)).environment
+    except EnvError as error:
         raise EnvError(
-            f"{where} raised {type(error).__name__} when its actions were played again; mend it, or "
-            "set filter.noise_replays to 0"
+            f"{error}, when its actions were played again; mend it, or set filter.noise_replays to 0"
         ) from error
-    if not np.isfinite(returns_GR).all():
-        raise EnvError(
-            f"{where} returned a reward that is not finite when its actions were played again; an "
-            "environment must pay finite rewards"
-        )
-    return noise_split(returns_GR).environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +175,8 @@ class EnvReplayer:
                 own=self._own(group, replays) if self.env.stochastic else (),
                 one_turn=self.env.max_turns == 1,
             )
-        except Exception:  # noqa: BLE001 - a broken environment becomes data, as in a rollout
-            return Contrasts(problem=traceback.format_exc().strip().splitlines()[-1])
+        except Exception as error:  # noqa: BLE001 - a broken environment becomes data, as in a rollout
+            return Contrasts(problem=str(error) if isinstance(error, EnvError) else told(error))
 
     def _own(self, group: Group, replays: int) -> tuple[Played, ...]:
         """``replays`` plays in all, spread over members that did different things."""
@@ -198,12 +192,12 @@ class EnvReplayer:
 def replay_actions(env: Env, seed: int, luck: int, actions: Sequence[str]) -> Played:
     """These actions, in order, until the episode ends."""
     plan = iter(actions)
-    return _play(env, env.start(seed, luck), lambda: next(plan, None))
+    return _play(env, start_episode(env, seed, luck), lambda: next(plan, None))
 
 
 def play_expert(env: Env, seed: int, luck: int) -> Played:
     """The scripted expert until it has no plan; where luck matters it is asked before each action."""
-    episode = env.start(seed, luck)
+    episode = start_episode(env, seed, luck)
     plan: list[str] = []
 
     def choose() -> str | None:
@@ -216,7 +210,7 @@ def play_expert(env: Env, seed: int, luck: int) -> Played:
 
 def play_random(env: Env, seed: int, luck: int) -> Played:
     """Legal actions at random, as many as the environment allows."""
-    episode = env.start(seed, luck)
+    episode = start_episode(env, seed, luck)
     rng = stream("replay", "random", seed, luck)
     return _play(env, episode, lambda: episode.random_action(rng))
 

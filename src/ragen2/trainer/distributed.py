@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SamplingParams,
     )
     from ragen2.rollout import Rollout
+    from ragen2.rollout.prompts import PromptSettings
     from ragen2.types import Completion, FloatArray, Group, Sample, Update
 
 SHUTDOWN = "shutdown"
@@ -69,12 +70,15 @@ class Worker:
         env: Env,
         groups: Sequence[Sequence[Task]],
         rollout: Rollout,
+        prompt: PromptSettings,
         key: tuple[int | str, ...],
     ) -> list[Group]:
         """Every process plays each ``size``-th group."""
         size = self.processes.size
         mine = groups[self.processes.rank :: size]
-        played = self._gathered(lambda: play(env, self.policy, mine, rollout, key=key))
+        played = self._gathered(
+            lambda: play(env, self.policy, mine, rollout, key=key, prompt=prompt)
+        )
         return [played[index % size][index // size] for index in range(len(groups))]
 
     def score(self, pairs: Sequence[Pair], temperature: float) -> list[FloatArray]:
@@ -135,10 +139,11 @@ class RankZero:
         env: Env,
         groups: Sequence[Sequence[Task]],
         rollout: Rollout,
+        prompt: PromptSettings,
         key: tuple[int | str, ...],
     ) -> list[Group]:
         """Groups, by all."""
-        found: list[Group] = self._command("play", env, groups, rollout, key)
+        found: list[Group] = self._command("play", env, groups, rollout, prompt, key)
         return found
 
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:

@@ -27,8 +27,11 @@ from ragen2.diagnostics.metrics.collapse import PREFIX, PROBE, check_scope
 from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import Policy, Sampler, Scorer, TextSampler
+from ragen2.progress import report
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import require_vision
+from ragen2.rollout.play import DEFAULT_PROMPT, refuse_broken
+from ragen2.rollout.prompts import PromptSettings
 from ragen2.scoring import first_turn_traces
 from ragen2.seeding import stream
 from ragen2.types import Group
@@ -47,7 +50,9 @@ def evaluate_run(config: RunConfig, policy: Policy, evidence_of: EvidenceOf) -> 
     """Held-out success and, where it is on, the probe set: what a run measures now and then."""
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
     tasks = config.evaluation.tasks
-    metrics, _ = evaluate(config.env, policy, rollout, tasks=tasks, seed=config.seed)
+    metrics, _ = evaluate(
+        config.env, policy, rollout, tasks=tasks, seed=config.seed, prompt=config.prompt
+    )
     found = Measured(metrics)
     if config.evaluation.probe_prompts:
         groups = play_probe_set(config, policy)
@@ -56,14 +61,26 @@ def evaluate_run(config: RunConfig, policy: Policy, evidence_of: EvidenceOf) -> 
 
 
 def evaluate(
-    env: Env, sampler: Sampler | TextSampler, rollout: Rollout, *, tasks: int, seed: int = 0
+    env: Env,
+    sampler: Sampler | TextSampler,
+    rollout: Rollout,
+    *,
+    tasks: int,
+    seed: int = 0,
+    prompt: PromptSettings = DEFAULT_PROMPT,
 ) -> tuple[dict[str, float], list[Group]]:
     """Play held-out tasks 0..tasks-1 once each; metrics under ``eval/`` and the groups played."""
     if tasks > HELD_OUT_SEEDS:
         raise ValueError(f"there are {HELD_OUT_SEEDS} held-out tasks, {tasks} were asked for")
     groups = play(
-        env, sampler, [[Task(task, 0)] for task in range(tasks)], rollout, key=(seed, "evaluate")
+        env,
+        sampler,
+        [[Task(task, 0)] for task in range(tasks)],
+        rollout,
+        key=(seed, "evaluate"),
+        prompt=prompt,
     )
+    refuse_broken(groups)
     return evaluation_metrics(groups), groups
 
 
@@ -98,7 +115,8 @@ def play_probe_set(config: RunConfig, policy: Policy) -> list[Group]:
         [Task(seed, luck) for luck in range(config.evaluation.probe_traces)]
         for seed in range(config.evaluation.probe_prompts)
     ]
-    return play(env, policy, tasks, config.rollout, key=(config.seed, PROBE))
+    key = (config.seed, PROBE)
+    return play(env, policy, tasks, config.rollout, key=key, prompt=config.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +138,16 @@ def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
 
     The groups of a model that gives text alone are played all the same: they can be audited.
     """
-    require_vision(config.env, policy, config.rollout)
+    require_vision(config.env, policy, config.rollout, config.prompt)
     rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
+    tasks = config.evaluation.tasks
     metrics, evaluated = evaluate(
-        config.env, policy, rollout, tasks=config.evaluation.tasks, seed=config.seed
+        config.env, policy, rollout, tasks=tasks, seed=config.seed, prompt=config.prompt
     )
     groups = held_out_groups(config, policy)
     if isinstance(policy, TextSampler):
         return Assessment(metrics, None, {PREFIX.rstrip("/"): NO_TOKENS}, evaluated, groups)
+    report("scoring the reasoning")
     found = measure_collapse(config, policy, groups)
     plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
     judged = regime(plain).value if plain else None
@@ -153,4 +173,5 @@ def held_out_groups(config: RunConfig, policy: Sampler | TextSampler) -> list[Gr
     """Groups of held-out tasks, as many and as large as a training step has."""
     size = config.rollout.group_size
     tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(config.rollout.prompts)]
-    return play(config.env, policy, tasks, config.rollout, key=(config.seed, "assess"))
+    key = (config.seed, "assess")
+    return play(config.env, policy, tasks, config.rollout, key=key, prompt=config.prompt)

@@ -11,13 +11,15 @@ from ragen2.rollout.context import require_vision
 from ragen2.runs.checkpoints import save_checkpoint
 from ragen2.runs.record import Sink
 from ragen2.runs.store import RunDirectory
-from ragen2.trainer.batch import play_rounds, select_rounds
+from ragen2.trainer.batch import EnvReplayer, play_rounds, select_rounds
 from ragen2.trainer.card import write_card
 from ragen2.trainer.evaluate import evaluate_run
 from ragen2.trainer.probe import probe_gradients
+from ragen2.trainer.resume import write_settings
 from ragen2.trainer.state import TrainerState, mark_checkpoint, write_state
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
 from ragen2.trainer.update import NO_TOKENS, update, update_metrics
+from ragen2.types import Group
 
 
 def train(
@@ -32,7 +34,7 @@ def train(
 ) -> TrainerState:
     """Run until ``config.steps``, ``stop_asked``, an alarm that stops, or an early stop.
 
-    Each leaves a checkpoint.
+    Each leaves a checkpoint, if there was a step.
 
     Args:
         config: the run.
@@ -43,16 +45,26 @@ def train(
         sinks: who else sees records.
         stop_asked: checked after every step.
     """
-    require_vision(config.env, policy, config.rollout)
+    require_vision(config.env, policy, config.rollout, config.prompt)
     ledger = StepLedger(LedgerSettings.of(config), run, state, sinks)
     if state is None:
         ledger.open(0)
         _evaluate(config, policy, ledger)
         ledger.close()
+        if stop_asked():  # nothing is trained yet, so there is nothing to save
+            return ledger.state
     while ledger.state.step < config.steps:
         step = ledger.state.step + 1
         ledger.open(step)
-        train_step(config, policy, learner, ledger, step)
+        before = ledger.state.curriculum
+        level = config.curriculum.level(config.env, before)
+        groups = train_step(
+            config.model_copy(update={"env": level.env}), policy, learner, ledger, step
+        )
+        if config.curriculum.mode != "off":
+            ledger.played_at(level, *config.curriculum.update(config.env, before, groups))
+        if step % config.evaluation.every == 0 or step == config.steps:
+            _evaluate(config, policy, ledger)
         response = ledger.close()
         is_stopping = stop_asked() or response.stops or bool(ledger.state.stopped)
         is_due = step % config.checkpoints.every == 0 or step == config.steps
@@ -65,12 +77,12 @@ def train(
 
 def train_step(
     config: RunConfig, policy: Policy, learner: Learner, ledger: StepLedger, step: int
-) -> None:
-    """One step, from the rollouts to the update; what it finds goes into the ledger."""
+) -> list[Group]:
+    """One step, from the rollouts to the update; what it finds goes into the ledger, what it played back."""
     with ledger.phase("rollout"):
         rounds = play_rounds(config, policy, step)
         groups = [group for one in rounds for group in one.groups]
-    ledger.diagnose(groups, policy)
+    ledger.diagnose(groups, policy, EnvReplayer(config.env))
     if config.probe.every and step % config.probe.every == 0:
         with ledger.phase("probe"):
             has_reference = config.algorithm.kl_coefficient > 0.0
@@ -86,8 +98,7 @@ def train_step(
     ledger.add(update_metrics(done))
     if done is None and not selection.reason:
         ledger.note(f"no update: {NO_TOKENS}")
-    if step % config.evaluation.every == 0 or step == config.steps:
-        _evaluate(config, policy, ledger)
+    return groups
 
 
 def _evaluate(config: RunConfig, policy: Policy, ledger: StepLedger) -> None:
@@ -106,6 +117,7 @@ def checkpoint(config: RunConfig, learner: Learner, ledger: StepLedger) -> Path:
     def write(folder: Path) -> None:
         learner.save(folder)
         write_state(folder, state)
+        write_settings(folder, config)
         write_card(folder, config, ledger.run.records())
 
     keep, protected = config.checkpoints.keep, state.watch.protected

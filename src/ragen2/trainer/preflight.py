@@ -5,7 +5,7 @@ Letters: P prompts, G members of a group, B resampled batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from ragen2.diagnostics import Evidence, Reward, Surface, Triage, Triaged, measure, regime
 from ragen2.diagnostics.base import attempts_of
+from ragen2.diagnostics.metrics.problems import ProblemCount, reply_problems
 from ragen2.diagnostics.metrics.reward import (
     DeadForecast,
     NoiseSplit,
@@ -22,33 +23,32 @@ from ragen2.diagnostics.metrics.reward import (
     std_over_mean,
 )
 from ragen2.diagnostics.metrics.triage import triage_shares
-from ragen2.errors import ConfigError
+from ragen2.errors import ConfigError, EnvError
 from ragen2.filtering import Filter
+from ragen2.progress import report
 from ragen2.rollout import play
 from ragen2.rollout.context import require_vision
+from ragen2.rollout.play import refuse_broken
 from ragen2.scoring import cross_score, first_turn_traces
 from ragen2.seeding import stream
 from ragen2.spread import spread
 from ragen2.trainer.advice import Advice, PreflightFindings, advise
 from ragen2.trainer.batch import EnvReplayer, replayed_returns, training_tasks
-from ragen2.types import Completion, FloatArray, Group
+from ragen2.trainer.incentives import Incentives, measure_incentives
+from ragen2.types import FloatArray, Group
 
 if TYPE_CHECKING:
     from ragen2.config import RunConfig
-    from ragen2.policy import ChatTokenizer, Policy, Request, SamplingParams
+    from ragen2.policy import Policy
 
 SCHEMA_VERSION = 1
 SCOPE = "collapse/first_turn"
-PHASES = ("rollout", "triage", "luck", "filters", "collapse")
 MOST_TRACES = 64
 RESAMPLED_BATCHES = 200
 RESAMPLED_RATIOS = 2000
 TRIAGE_REPLAYS = 8
 SIZES = (2, 4, 8, 16, 32, 64)
 """Group sizes that are forecast, besides the run's own."""
-
-Tell = Callable[[str, str], None]
-"""Called with a phase and what it is doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,9 @@ class Preflight:
     noise: NoiseSplit | None
     noise_by_prompt: tuple[NoiseSplit, ...]
     regime: str | None
+    incentives: Incentives | None
+    problems: tuple[ProblemCount, ...]
+    """What was wrong with replies that could not be executed as written, the most frequent first."""
     advice: Advice
     absent: dict[str, str]
     """What could not be had, each with the reason."""
@@ -112,29 +115,31 @@ class Preflight:
             "noise": None if self.noise is None else _noise_dict(self.noise),
             "noise_by_prompt": [_noise_dict(one) for one in self.noise_by_prompt],
             "regime": self.regime,
+            "incentives": None if self.incentives is None else asdict(self.incentives),
+            "problems": [asdict(one) for one in self.problems],
             "prompts": [_prompt_dict(one) for one in self.prompts],
             "absent": self.absent,
         }
 
 
-def preflight(
-    config: RunConfig, policy: Policy, tell: Tell = lambda phase, doing: None
-) -> Preflight:
+def preflight(config: RunConfig, policy: Policy) -> Preflight:
     """Play the first batch of the run, train nothing, and judge it."""
-    groups = _play_batch(config, policy, tell)
+    groups = _play_batch(config, policy)
     rewards = [group.rewards_G for group in groups]
-    tell("triage", f"{len(groups)} prompts")
+    report(f"judging {len(groups)} prompts")
     evidence = Evidence(1, groups, seed=config.seed, replayer=EnvReplayer(config.env))
     prompts = Triage(replays=TRIAGE_REPLAYS).judge(evidence)
     metrics = Surface().measure(evidence) | Reward().measure(evidence) | triage_shares(prompts)
-    tell("luck", "the same actions under other luck")
+    report("playing the same actions under other luck")
     splits, no_noise = _noise(config, groups)
     noise = mean_split(splits) if splits else None
-    tell("filters", f"{len(Filter.kinds())} kinds")
+    report(f"trying {len(Filter.kinds())} filters")
     filters, no_filters = forecast_filters(groups, config.filter, seed=config.seed)
     sizes = sorted({*SIZES, config.rollout.group_size})
     forecasts = forecast_dead(rewards, sizes)
-    tell("collapse", "first-turn reasoning under every prompt")
+    report("playing without the model")
+    incentives, no_incentives = _incentives(config)
+    report("scoring the reasoning")
     collapse, no_collapse = _collapse(config, policy, groups)
     metrics |= {f"{SCOPE}/{name}": value for name, value in collapse.items()}
     found = PreflightFindings(
@@ -142,6 +147,8 @@ def preflight(
         len(groups),
         ratio_interval(rewards, seed=config.seed),
         noise.environment_ratio if noise else None,
+        incentives.warning if incentives else "",
+        len(config.env.easier) if config.curriculum.mode == "off" else 0,
     )
     return Preflight(
         env=config.env.kind,
@@ -156,17 +163,21 @@ def preflight(
         noise=noise,
         noise_by_prompt=tuple(splits),
         regime=regime(collapse).value if collapse else None,
+        incentives=incentives,
+        problems=tuple(reply_problems(groups)),
         advice=advise(found),
-        absent=no_noise | no_filters | no_collapse | _unforecast(sizes, forecasts),
+        absent=no_noise | no_filters | no_incentives | no_collapse | _unforecast(sizes, forecasts),
     )
 
 
-def _play_batch(config: RunConfig, policy: Policy, tell: Tell) -> list[Group]:
+def _play_batch(config: RunConfig, policy: Policy) -> list[Group]:
     """The tasks and the random streams of the run's first step."""
-    require_vision(config.env, policy, config.rollout)
-    watched = _Watched(policy, lambda doing: tell("rollout", doing))
+    require_vision(config.env, policy, config.rollout, config.prompt)
     key = (config.seed, "train", 1)
-    return play(config.env, watched, training_tasks(config, 1), config.rollout, key=key)
+    tasks = training_tasks(config, 1)
+    groups = play(config.env, policy, tasks, config.rollout, key=key, prompt=config.prompt)
+    refuse_broken(groups)
+    return groups
 
 
 def forecast_filters(
@@ -247,6 +258,13 @@ def _noise(config: RunConfig, groups: Sequence[Group]) -> tuple[list[NoiseSplit]
     return splits, {"noise": f"the environment raised on {broken} prompts"} if broken else {}
 
 
+def _incentives(config: RunConfig) -> tuple[Incentives | None, dict[str, str]]:
+    try:
+        return measure_incentives(config), {}
+    except EnvError as error:
+        return None, {"incentives": str(error)}
+
+
 def _collapse(
     config: RunConfig, policy: Policy, groups: Sequence[Group]
 ) -> tuple[dict[str, float], dict[str, str]]:
@@ -275,22 +293,3 @@ def _noise_dict(split: NoiseSplit) -> dict[str, float | None]:
 def _prompt_dict(one: Triaged) -> dict[str, Any]:
     examples = [{"who": who, **asdict(played)} for who, played in one.examples]
     return {**asdict(one), "label": one.label.value, "examples": examples}
-
-
-class _Watched:
-    """A sampler that tells how far it has come: one batch of replies per turn."""
-
-    def __init__(self, policy: Policy, tell: Callable[[str], None]) -> None:
-        self.max_context = policy.max_context
-        self._policy = policy
-        self._tell = tell
-        self._turn = 0
-
-    @property
-    def tokenizer(self) -> ChatTokenizer:
-        return self._policy.tokenizer
-
-    def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        self._turn += 1
-        self._tell(f"turn {self._turn}, {len(requests)} replies")
-        return self._policy.sample(requests, params)

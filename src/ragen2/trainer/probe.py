@@ -111,11 +111,12 @@ class _PromptSamples:
 
 def play_probe(config: RunConfig, sampler: Sampler, step: int) -> list[Group]:
     """A batch of tasks that no run trains on; the same ones for every checkpoint of a run."""
-    require_vision(config.env, sampler, config.rollout)
+    require_vision(config.env, sampler, config.rollout, config.prompt)
     first = HELD_OUT_SEEDS + config.seed * SEEDS_PER_RUN + FIRST_PROBE_TASK
     lucks = range(config.rollout.group_size)
     tasks = [[Task(first + p, luck) for luck in lucks] for p in range(config.rollout.prompts)]
-    return play(config.env, sampler, tasks, config.rollout, key=(config.seed, "gradients", step))
+    key = (config.seed, "gradients", step)
+    return play(config.env, sampler, tasks, config.rollout, key=key, prompt=config.prompt)
 
 
 def probe_gradients(

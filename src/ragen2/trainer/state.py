@@ -17,9 +17,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from ragen2.config import Stops, WarningSettings
+from ragen2.curriculum import CurriculumState
 from ragen2.diagnostics import Ema
 from ragen2.diagnostics.judging.warning import WarningState
 from ragen2.errors import RunError
+from ragen2.reading import read_bytes
 from ragen2.runs.checkpoints import STATE
 from ragen2.runs.files import write_atomically
 
@@ -44,7 +46,8 @@ class AlarmState(BaseModel):
         """A checkpoint of the time when regimes had a baseline: the sums of its warning begin anew."""
         if not isinstance(value, dict):
             return value
-        is_old = "baseline" in value or "floor" in value.get("warning", ())
+        warning = value.get("warning")
+        is_old = "baseline" in value or (isinstance(warning, dict) and "floor" in warning)
         dropped = {"baseline", "warning"} if is_old else set()
         return {name: kept for name, kept in value.items() if name not in dropped}
 
@@ -105,6 +108,14 @@ def respond(
     if settings.response == "command":
         return AlarmResponse(f"{note}; {_run_command(settings, reason, step, run)}")
     return AlarmResponse(note)
+
+
+def with_other_tasks(watch: AlarmState) -> AlarmState:
+    """What reasoning told of tasks of another level is no baseline; an alarm that is on stays on."""
+    if watch.warning.kind:
+        return watch
+    known = WarningState(evidence=watch.warning.evidence, is_grounded=watch.warning.is_grounded)
+    return watch.model_copy(update={"warning": known})
 
 
 def mark_checkpoint(settings: WarningSettings, watch: AlarmState, step: int) -> AlarmState:
@@ -268,6 +279,10 @@ class TrainerState(BaseModel):
     """Why the run ended by itself after this step; empty otherwise."""
     recent: tuple[OfferedTasks, ...] = ()
     """The tasks of the last steps and which of them were updated on, oldest first."""
+    curriculum: CurriculumState = CurriculumState()
+    """How hard the next step's tasks are."""
+    records: str = ""
+    """Digest of the records until this step; empty where an older version saved it."""
 
 
 def write_state(folder: Path, state: TrainerState) -> None:
@@ -278,7 +293,7 @@ def write_state(folder: Path, state: TrainerState) -> None:
 def read_state(folder: Path) -> TrainerState:
     """Read what ``write_state`` wrote."""
     try:
-        return TrainerState.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
+        return TrainerState.model_validate_json(read_bytes(folder / STATE))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(f"{folder / STATE} cannot be read: {reason}") from error

@@ -11,18 +11,19 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ragen2.config import RunConfig, Stops, WarningSettings
+from ragen2.curriculum import CurriculumState, Level
 from ragen2.diagnostics import Diagnostic, Ema, Evidence, Measured, measure_all
 from ragen2.diagnostics.base import Metrics, Replayer
 from ragen2.diagnostics.judging.periods import JUDGED_BY, periods
 from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.diagnostics.metrics.reward import coverage, filter_metrics, reward_spread
 from ragen2.policy import Scorer
-from ragen2.runs.record import Sink, StepRecord
+from ragen2.runs.record import Sink, StepRecord, records_digest
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import EnvReplayer
 from ragen2.trainer.state import (
@@ -35,6 +36,7 @@ from ragen2.trainer.state import (
     track,
     warning_metrics,
     watch_stops,
+    with_other_tasks,
 )
 from ragen2.types import Group, Prompt, Selection
 
@@ -94,6 +96,8 @@ class _OpenStep:
     groups: list[Group] = field(default_factory=list)
     selection: Selection | None = None
     rounds: int | None = None
+    level: Level | None = None
+    curriculum: CurriculumState | None = None
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -113,6 +117,7 @@ class StepLedger:
         self.state = state or TrainerState(step=0)
         self._sinks = sinks
         self._open = _OpenStep(self.state.step)
+        self._digest = records_digest(run.sound_records()[0])
 
     def open(self, step: int, *, no_success: str = "") -> None:
         """Begin a step; ``no_success`` says why it is not known which tasks were solved."""
@@ -145,11 +150,18 @@ class StepLedger:
             replayer=ours.replayer,
         )
 
-    def diagnose(self, groups: Sequence[Group], scorer: Scorer | None) -> None:
-        """Measure the whole batch, before any filter, and judge what was found."""
+    def diagnose(
+        self, groups: Sequence[Group], scorer: Scorer | None, replayer: Replayer | None = None
+    ) -> None:
+        """Measure the whole batch, before any filter, and judge what was found.
+
+        ``replayer`` is for tasks of another environment than the run's own.
+        """
         opened, ours = self._open, self.settings
         due = [one for one in ours.diagnostics if one.is_due(opened.step)]
         evidence = self.evidence(groups, scorer)
+        if replayer is not None:
+            evidence = replace(evidence, replayer=replayer)
         with self.phase("score"):
             self.add(measure_all([one for one in due if one.needs_scorer], evidence))
         with self.phase("diagnose"):
@@ -174,6 +186,13 @@ class StepLedger:
         opened.rounds = rounds
         if selection.reason:
             opened.notes.append(f"no update: {selection.reason}")
+
+    def played_at(self, level: Level, after: CurriculumState, note: str) -> None:
+        """Take the level of the step's tasks, and what the curriculum makes of their success."""
+        self._open.level, self._open.curriculum = level, after
+        self.add({"curriculum/level": float(level.number)})
+        if note:
+            self.note(note)
 
     def add(self, found: Metrics) -> None:
         """Take numbers of the step under way, with what is absent of them."""
@@ -216,8 +235,11 @@ class StepLedger:
             seeds=[group.prompt.seed for group in opened.groups],
             note="; ".join(opened.notes),
             seconds=opened.seconds | whole | dict(seconds or {}),
+            files=self.run.digests(opened.step),
         )
         self.run.append(record)
+        self._digest = records_digest([record], self._digest)
+        self.state = self.state.model_copy(update={"records": self._digest})
         for sink in self._sinks:
             sink.record(record)
         return response
@@ -268,16 +290,23 @@ class StepLedger:
             rewards = [group.rewards_G for group in opened.groups]
             # Measured here too: a run without the diagnostic `reward` can stop as well.
             spread = {"reward/std": reward_spread(rewards)["std"]} if rewards else {}
-            stops, stopped = watch_stops(ours.stops, before.stops, {**metrics, **spread})
+            counted = {**metrics, **spread}
+            if opened.level and opened.level.number < opened.level.highest:
+                counted.pop("eval/success", None)  # of tasks that are not trained on yet
+            stops, stopped = watch_stops(ours.stops, before.stops, counted)
+        watch, curriculum = opened.watch or before.watch, opened.curriculum or before.curriculum
+        if opened.level and opened.level.number != curriculum.level:
+            watch = with_other_tasks(watch)
         self.state = TrainerState(
             step=opened.step,
             ema=next_emas(before.ema, metrics),
             regime=periods(measured, scope)[-1].regime.value if judged else before.regime,
             measured=measured,
-            watch=opened.watch or before.watch,
+            watch=watch,
             stops=stops,
             stopped=stopped,
             recent=self._recent(),
+            curriculum=curriculum,
         )
 
 

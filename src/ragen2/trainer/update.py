@@ -85,7 +85,8 @@ def credited_samples(
     if not any(True for _ in flatten(samples)):
         return CreditedSamples([], {})
     batch = [
-        [outcome(one, config.rollout.max_tokens) for one in group.trajectories] for group in kept
+        [outcome(one, config.rollout.reply_tokens(config.env)) for one in group.trajectories]
+        for group in kept
     ]
     samples, batch, metrics = _with_learner(config.algorithm, learner, samples, batch)
     credited: list[Sample] = []

@@ -16,9 +16,11 @@ from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 from ragen2.component import Settings
 from ragen2.envs import FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode
+from ragen2.envs.guard import start_episode
 from ragen2.policy import LossInputs, TokenLoss
-from ragen2.rollout.context import shown_image, system_message, turn_message
-from ragen2.rollout.reply import ReplyFormat, render_reply
+from ragen2.rollout.context import prompt_ids, shown_image
+from ragen2.rollout.prompts import Opening, PromptSettings, PromptWriter, TurnState
+from ragen2.rollout.reply import render_reply
 from ragen2.rollout.settings import Rollout
 from ragen2.seeding import stream
 from ragen2.types import FloatArray, Message, Sample
@@ -36,7 +38,7 @@ class WarmstartConfig(Settings):
 
     seed: int = Field(0, ge=0, description="names every random stream")
     steps: int = Field(300, ge=1, description="optimiser steps")
-    batch: int = Field(64, ge=1, description="scripted episodes per step")
+    batch: int = Field(64, ge=1, le=100_000, description="scripted episodes per step")
     quality: float = Field(
         0.5, ge=0.0, le=1.0, description="chance that a turn plays the expert's move"
     )
@@ -44,13 +46,19 @@ class WarmstartConfig(Settings):
         1.0, ge=0.0, le=1.0, description="chance that reasoning describes its own state"
     )
     final_lr_ratio: float = Field(0.1, ge=0.0, le=1.0, description="lr at the last step over lr")
-    plugins: tuple[str, ...] = Field((), description="modules or .py files that bring more kinds")
+    plugins: tuple[str, ...] = Field(
+        (), description="modules, or .py files beside this one, that bring more kinds"
+    )
     env: SerializeAsAny[Env] = Field(default_factory=FrozenLake, description="the task")
     model: ModelSettings = Field(
         default_factory=ModelSettings, description="the model to start from"
     )
     new: NewModel | None = Field(None, description="make a new model of this shape instead")
     rollout: Rollout = Field(default_factory=Rollout, description="form of the replies")
+    prompt: PromptSettings = Field(
+        default_factory=lambda: PromptSettings(style="brief"),
+        description="what the model is shown; runs that start from it go on with the same",
+    )
     learner: LearnerSettings = Field(
         default_factory=lambda: LearnerSettings(lr=3e-4), description="the optimiser"
     )
@@ -71,15 +79,15 @@ def warmstart(
     ``report`` hears each step's number and mean negative log-likelihood per token.
     """
     script = Script(config.quality, config.groundedness)
-    form = config.rollout.form
+    writer = PromptWriter.of(config.env, config.rollout, config.prompt)
     loss = float("nan")
     for step in range(config.steps):
         first = step * config.batch
         samples = [
-            dialogue_sample(lesson, learner.tokenizer, form.prefill)
+            dialogue_sample(lesson, learner.tokenizer, writer.form.prefill)
             for i in range(config.batch)
             for lesson in lessons(
-                script_episode(config.env, script, form, config.seed, first + i), config.rollout
+                script_episode(writer, script, config.seed, first + i), config.rollout
             )
         ]
         learner.set_lr_scale(_lr_scale(step, config))
@@ -93,7 +101,7 @@ def warmstart(
 class Dialogue:
     """One scripted episode: ``replies[i]`` answers ``users[i]``."""
 
-    system: Message
+    opening: Opening
     users: tuple[Message, ...]
     replies: tuple[str, ...]
 
@@ -109,28 +117,30 @@ class Script:
     have written at the start of another task, so that wording and length do not give them away."""
 
 
-def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index: int) -> Dialogue:
+def script_episode(writer: PromptWriter, script: Script, seed: int, index: int) -> Dialogue:
     """Episode ``index`` of the script named ``seed``, on a task that is never evaluated on.
 
     The game, and every grounded reasoning trace, is the same at every groundedness: reasoning about other
     tasks draws from a stream of its own.
     """
+    env, form = writer.env, writer.form
     rng = stream("script", seed, index)
     elsewhere = stream("script elsewhere", seed, index)
     task = HELD_OUT_SEEDS + int(rng.integers(2**40))
-    episode = env.start(task, index)
+    episode = start_episode(env, task, index)
+    opening = writer.opening(episode.observation)
     users: list[Message] = []
     replies: list[str] = []
-    taken, is_done = 0, False
+    taken, is_done, reward = 0, False, None
     while not is_done and len(users) < env.max_turns and taken < env.max_actions:
-        users.append(
-            turn_message(
-                episode.observation,
-                actions_left=env.max_actions - taken,
-                problem="",
-                image=shown_image(episode),
-            )
+        state = TurnState(
+            episode.observation,
+            env.max_actions - taken,
+            turn=len(users) + 1,
+            reward=reward,
+            image=shown_image(episode),
         )
+        users.append(writer.turn(state))
         most = min(form.max_actions, env.max_actions - taken)
         actions = _choose(episode, script, rng, most)
         is_grounded = rng.random() < script.groundedness
@@ -138,12 +148,13 @@ def script_episode(env: Env, script: Script, form: ReplyFormat, seed: int, index
         if not is_grounded:
             reasoning = _reason_elsewhere(env, script, elsewhere, most)
         replies.append(render_reply(reasoning, actions, form))
+        reward = 0.0
         for action in actions:
             step = episode.step(action)
-            taken, is_done = taken + 1, step.done
+            taken, is_done, reward = taken + 1, step.done, reward + step.reward
             if is_done:
                 break
-    return Dialogue(system_message(env, form), tuple(users), tuple(replies))
+    return Dialogue(opening, tuple(users), tuple(replies))
 
 
 def lessons(dialogue: Dialogue, rollout: Rollout) -> list[Dialogue]:
@@ -151,13 +162,14 @@ def lessons(dialogue: Dialogue, rollout: Rollout) -> list[Dialogue]:
     if rollout.history != "current":
         return [dialogue]
     turns = zip(dialogue.users, dialogue.replies, strict=True)
-    return [Dialogue(dialogue.system, (user,), (reply,)) for user, reply in turns]
+    return [Dialogue(dialogue.opening, (user,), (reply,)) for user, reply in turns]
 
 
 def dialogue_sample(dialogue: Dialogue, tokenizer: TemplateTokenizer, prefill: str) -> Sample:
     """A dialogue as one training sequence; loss on replies and on the end of each message."""
     prefill_ids = tokenizer.encode(prefill)
-    ids = [*tokenizer.start([dialogue.system, dialogue.users[0]]), *prefill_ids]
+    first = dialogue.users[:1]
+    ids = prompt_ids(tokenizer, dialogue.opening, first, [], first=0, prefill_ids=prefill_ids)
     is_written = [False] * len(ids)
     for turn, reply in enumerate(dialogue.replies):
         reply_ids = tokenizer.encode(reply)
@@ -191,12 +203,13 @@ def tokenizer_corpus(config: WarmstartConfig) -> list[str]:
     script = Script(config.quality, config.groundedness)
     rng = stream("corpus", config.seed)
     for env in _observation_forms(config.env):
+        writer = PromptWriter.of(env, config.rollout, config.prompt)
         for _ in range(CORPUS_EPISODES):
             index = int(rng.integers(2**31))
-            dialogue = script_episode(env, script, config.rollout.form, config.seed, index)
-            texts.append(dialogue.system.content)
+            dialogue = script_episode(writer, script, config.seed, index)
+            texts.extend(message.content for message in dialogue.opening.messages)
             texts.extend(message.content for message in dialogue.users)
-            texts.extend(config.rollout.form.prefill + reply for reply in dialogue.replies)
+            texts.extend(writer.form.prefill + reply for reply in dialogue.replies)
     return texts
 
 
@@ -225,7 +238,7 @@ def _choose(
 
 
 def _reason_elsewhere(env: Env, script: Script, rng: np.random.Generator, most: int) -> str:
-    other = env.start(HELD_OUT_SEEDS + int(rng.integers(2**40)), 0)
+    other = start_episode(env, HELD_OUT_SEEDS + int(rng.integers(2**40)), 0)
     return other.explain(_choose(other, script, rng, most), rng)
 
 

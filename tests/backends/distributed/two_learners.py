@@ -44,11 +44,21 @@ def main(mode: str, folder: Path) -> None:
     samples = random_samples(LENGTHS)
     compare_readings(alone, shared, samples)
     compare_updates(alone, shared, samples)
+    if mode == "ddp":
+        check_full_device(parts, processes, samples)
     check_checkpoint(parts, shared, mode, processes, folder)
     both = processes.gather("same")
     if processes.rank == 0:
         print(*both, flush=True)
+    threads = num_gloo_threads()
     processes.leave()
+    assert num_gloo_threads() <= threads - 2, "threads of the group of commands outlive it"
+
+
+def num_gloo_threads() -> int:
+    """Threads that carry out collective calls: two per group, until nobody refers to it."""
+    names = (Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir())
+    return sum(name == "pt_gloo_runloop\n" for name in names)
 
 
 def small_model() -> tuple[Any, TemplateTokenizer]:
@@ -131,6 +141,23 @@ def compare_updates(alone: TorchLearner, shared: TorchLearner, samples: list[Sam
     near(flat(alone.whole), flat(shared.whole), atol=1e-5)
     assert np.abs(flat(alone.whole) - before).max() > 1e-3
     near_rows(alone.values(samples), shared.values(samples), atol=1e-4)
+
+
+def check_full_device(parts: Any, processes: ProcessGroup, samples: list[Sample]) -> None:
+    """When the second process alone runs out of memory, both cut alike, and the gradient is the same."""
+    full = learner(parts, "ddp", processes)
+    rows = full.forward.rows
+
+    def limited(batch: Any) -> torch.Tensor:
+        if processes.rank == 1 and batch.ids.numel() > 60:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return rows(batch)
+
+    full.forward.rows = limited  # type: ignore[method-assign]
+    wanted, found = (each.gradient(samples, ALGORITHM) for each in (learner(parts), full))
+    near(wanted.values.numpy(), found.values.numpy())
+    assert full.forward.micro_tokens < SETTINGS.micro_tokens
+    assert len(set(processes.gather(full.forward.micro_tokens))) == 1
 
 
 def check_checkpoint(

@@ -92,23 +92,23 @@ def test_the_conversation_goes_on_with_the_models_own_words(behaviour):
     assert len(one.turns) == 3
     sent = [body["messages"] for body in behaviour.seen]
     said = [turn.completion.text for turn in one.turns]
-    roles = ["system", "user", "assistant", "user", "assistant", "user"]
+    roles = ["system", *(["user", "assistant"] * 3), "user"]
     whole = [
         messages
         for messages in sent
-        if [m["content"] for m in messages if m["role"] == "assistant"] == said[:2]
-        and messages[1]["content"] == one.prompt.messages[1].content
+        if [m["content"] for m in messages[4:] if m["role"] == "assistant"] == said[:2]
+        and messages[3]["content"] == one.prompt.messages[3].content
     ]
     assert whole
     assert [message["role"] for message in whole[0]] == roles
-    assert one.turns[1].observation in whole[0][5]["content"]
-    assert "<think>why</think>" in whole[0][0]["content"]
+    assert one.turns[1].observation in whole[0][7]["content"]
+    assert "1. <think> two or three sentences" in whole[0][0]["content"]
 
 
 def test_members_of_a_group_have_seeds_of_their_own_and_no_stop_string_is_sent(behaviour):
     with serving(behaviour) as url:
         played(ChatServer(url, MODEL, QUICK))
-    first = [body for body in behaviour.seen if len(body["messages"]) == 2]
+    first = [body for body in behaviour.seen if len(body["messages"]) == 4]
     assert len({body["seed"] for body in first}) == len(TASKS) * 4
     assert all(0 <= body["seed"] < 2**31 for body in first)
     assert all(

@@ -171,6 +171,22 @@ def test_a_first_line_that_was_cut_is_written_again(tmp_path):
     assert len(Journal(file, "m")) == 1
 
 
+def test_a_completion_of_which_one_letter_has_changed_is_not_taken(tmp_path):
+    file = tmp_path / "completions.jsonl"
+    Journal(file, "m").add("a", DONE)
+    file.write_text(file.read_text().replace("é", "e"))
+    with pytest.raises(RunError, match=r"is damaged .*line 2 has changed.*; remove it, or choose"):
+        Journal(file, "m")
+
+
+def test_a_completion_that_finds_no_room_is_told_in_one_line(tmp_path):
+    journal = Journal(tmp_path / "completions.jsonl", "m")
+    journal.file.unlink()
+    journal.file.mkdir()
+    with pytest.raises(RunError, match=r"completions\.jsonl cannot be written: Is a directory"):
+        journal.add("a", DONE)
+
+
 def test_the_replies_of_another_model_are_not_taken(tmp_path):
     file = tmp_path / "completions.jsonl"
     Journal(file, "m")

@@ -485,12 +485,13 @@ def test_samples_that_begin_alike_but_show_other_images_share_no_more_than_they_
         assert torch.allclose(found.reshape(2, 8)[place].double(), wanted[row], atol=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("vision", ["frozen", "trained"])
 def test_adapters_go_where_the_tower_allows(
-    network: Any, tokenizer: TemplateTokenizer, vision: str
+    network: Any, tokenizer: TemplateTokenizer, vision: str, precision: str
 ) -> None:
     pytest.importorskip("peft")
-    learner = learner_of(network, tokenizer, vision, lora_rank=2)
+    learner = learner_of(network, tokenizer, vision, lora_rank=2, precision=precision)
     trained = [name for name, weight in learner.network.named_parameters() if weight.requires_grad]
     assert trained
     assert all("lora_" in name for name in trained)
@@ -537,10 +538,11 @@ def test_a_critic_values_what_was_seen(network: Any, tokenizer: TemplateTokenize
     assert first > second + 0.3  # nothing but the image tells them apart
 
 
+@pytest.mark.parametrize("more", [{}, {"lora_rank": 2}], ids=["whole", "adapters"])
 def test_a_saved_model_opens_with_its_images(
-    network: Any, tokenizer: TemplateTokenizer, tmp_path: Path
+    network: Any, tokenizer: TemplateTokenizer, tmp_path: Path, more: dict[str, int]
 ) -> None:
-    learner = learner_of(network, tokenizer)
+    learner = learner_of(network, tokenizer, **more)
     learner.update([seen_sample(tokenizer, LAKES[0])], Supervised(), scale=1.0)
     learner.save(tmp_path)
     again, chat = open_model(str(tmp_path), device="cpu")
@@ -549,7 +551,7 @@ def test_a_saved_model_opens_with_its_images(
     assert np.array_equal(ids_of(chat, LAKES[1]), ids_of(tokenizer, LAKES[1]))
     wanted = HFPolicy(learner.network, tokenizer, embedder=learner.embedder).score([pair])[0]
     assert HFPolicy(again, chat).score([pair])[0] == pytest.approx(wanted, abs=1e-5)
-    other = learner_of(copy.deepcopy(again), chat)
+    other = learner_of(copy.deepcopy(again), chat, **more)
     other.load(tmp_path)
     assert other.num_updates == learner.num_updates
 

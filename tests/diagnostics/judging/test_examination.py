@@ -184,6 +184,14 @@ def test_held_out_success_that_does_not_rise(training, cause):
     assert examine(run(at)).cause == cause
 
 
+def test_success_on_the_easier_tasks_of_a_curriculum_is_no_overfitting():
+    def at(step: int) -> Levels:
+        easier = {"rollout/success": 0.1 + step / 50, "curriculum/level": 1.0}
+        return easier | (evaluated(0.11) if step % 10 == 0 else {})
+
+    assert examine(run(at)).cause == Cause.NOT_LEARNING
+
+
 def test_learnt_and_lost_again():
     levels = {10: 0.3, 20: 0.5, 30: 0.3, 40: 0.2}
     found = examine(run(lambda step: evaluated(levels[step]) if step in levels else {}))

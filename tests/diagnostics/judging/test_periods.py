@@ -127,3 +127,14 @@ def test_a_change_is_found_where_it_is():
         size=44
     )
     assert change_points(values, 0.01, smallest=0.1) == {15, 24}
+
+
+def test_an_undecided_period_asks_for_more_than_it_has():
+    undecided = [
+        one
+        for seed in range(40)
+        for one in periods(run([[0.3] * 8], traces=8, strength=2.0, seed=seed))
+        if one.regime is Regime.UNDECIDED
+    ]
+    assert undecided
+    assert all(one.traces_needed >= 2 * one.num_traces for one in undecided)

@@ -101,12 +101,12 @@ def test_a_merge_pays_a_tenth_of_its_logarithm():
 
 
 @pytest.mark.parametrize(("action", "is_valid"), [("left", True), ("jump", False), ("", False)])
-def test_what_changes_nothing_costs_a_tenth_and_brings_no_tile(action, is_valid):
+def test_what_changes_nothing_brings_no_tile_and_costs_a_tenth_if_it_is_a_move(action, is_valid):
     board = ((2, 0, 0, 0), (4, 0, 0, 0), (0,) * 4, (0,) * 4)
     episode = Game2048Episode(Game2048(), board, stream("test"))
     step = episode.step(action)
     assert (step.reward, step.valid, step.effective, episode.board) == (
-        -0.1,
+        -0.1 if is_valid else 0.0,
         is_valid,
         False,
         board,

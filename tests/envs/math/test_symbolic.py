@@ -11,7 +11,7 @@ import pytest
 from ragen2.envs import check_env, make
 from ragen2.envs.math import answers as symbolic
 from ragen2.envs.math.answers import same_answer, same_mathematics
-from ragen2.errors import DependencyError
+from ragen2.errors import DependencyError, GradingError
 
 needs_math_verify = pytest.mark.skipif(
     symbolic.importlib.util.find_spec("math_verify") is None,
@@ -171,3 +171,12 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch):
         "pip install 'ragen2[math]', or set answer_rule to \"value\""
     )
     make("MetaMathQA").start(0, 0)
+
+
+def test_a_checker_that_cannot_start_makes_no_answer_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*rest: object, **settings: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(symbolic.subprocess, "Popen", refuse)
+    with pytest.raises(GradingError, match=r"does not start \(no more processes\); try python -c"):
+        symbolic._VerifyProcess().ask("2x", "x + x")

@@ -25,7 +25,7 @@ from ragen2.envs.search_qa.env import (
     read_action,
     show_passages,
 )
-from ragen2.envs.search_qa.records import Passage, Question, read_passages, read_questions
+from ragen2.envs.search_qa.records import Passage, SearchQuestion, read_passages, read_questions
 from ragen2.envs.search_qa.records import split_questions as split
 from ragen2.envs.search_qa.world import load_world
 from ragen2.envs.toolkit.text_index import ENCODERS, DenseIndex, load_encoder
@@ -343,7 +343,7 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_hotpotqa_files_are_questions_and_passages_in_one(hotpot_file):
     env = make("SearchQA", questions=hotpot_file)
-    assert read_questions(hotpot_file)[0] == Question(
+    assert read_questions(hotpot_file)[0] == SearchQuestion(
         HOTPOT[0]["question"], ("Bo",), ("Ann", "Tern")
     )
     assert read_passages(hotpot_file) == [
@@ -364,7 +364,7 @@ def test_hotpotqa_as_the_hub_stores_it(tmp_path):
     }
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps(record))
-    assert read_questions(str(path)) == [Question("Who?", ("Bo",), ("Tern",))]
+    assert read_questions(str(path)) == [SearchQuestion("Who?", ("Bo",), ("Tern",))]
     assert read_passages(str(path)) == [Passage("0-0", "Tern", "A ship. Bo's.")]
 
 
@@ -381,7 +381,7 @@ def test_answer_fields_of_other_projects_are_read(tmp_path, answer):
     path = tmp_path / "q.jsonl.gz"
     with gzip.open(path, "wt") as file:
         file.write(json.dumps({"question": "Who?", **answer}))
-    assert read_questions(str(path)) == [Question("Who?", ("Bo", "B."))]
+    assert read_questions(str(path)) == [SearchQuestion("Who?", ("Bo", "B."))]
 
 
 def test_passages_of_search_r1_have_their_title_on_the_first_line(tmp_path):
@@ -411,7 +411,7 @@ def test_files_without_passages_are_named(tmp_path, hotpot_file):
     with pytest.raises(EnvError, match="record 1 is no passage: it needs a field text or contents"):
         read_passages(str(path))
     path.write_text(json.dumps({"question": "q", "answer": "a", "context": [["Ann"]]}))
-    with pytest.raises(EnvError, match="context that is not HotpotQA's"):
+    with pytest.raises(EnvError, match="context should be HotpotQA's"):
         read_passages(str(path))
     path.write_text("")
     with pytest.raises(EnvError, match="holds no passages"):
@@ -421,9 +421,9 @@ def test_files_without_passages_are_named(tmp_path, hotpot_file):
 
 
 def test_questions_are_split_by_their_own_field_or_else_by_digest():
-    own = [Question(str(n), ("x",), split="dev" if n < 3 else "train") for n in range(10)]
+    own = [SearchQuestion(str(n), ("x",), split="dev" if n < 3 else "train") for n in range(10)]
     assert [question.text for question in split(own)[1]] == ["0", "1", "2"]
-    plain = [Question(str(n), ("x",)) for n in range(100)] * 2
+    plain = [SearchQuestion(str(n), ("x",)) for n in range(100)] * 2
     training, held_out = split(plain)
     assert len(held_out) == 20
     assert not {q.text for q in training} & {q.text for q in held_out}

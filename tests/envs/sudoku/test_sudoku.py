@@ -112,10 +112,13 @@ def test_the_last_number_pays_the_bonus_and_ends(episode):
         ("fill it in", False),
     ],
 )
-def test_what_breaks_a_rule_costs_a_tenth_and_changes_nothing(episode, action, is_valid):
+def test_what_breaks_a_rule_changes_nothing_and_costs_a_tenth_if_it_is_an_action(
+    episode, action, is_valid
+):
     before = episode.observation
     step = episode.step(action)
-    assert (step.reward, step.valid, step.effective) == (-0.1, is_valid, False)
+    paid = -0.1 if is_valid else 0.0
+    assert (step.reward, step.valid, step.effective) == (paid, is_valid, False)
     assert episode.observation == before
 
 

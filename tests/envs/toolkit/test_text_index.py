@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2.envs.toolkit.text_index import K1, MAX_QUERY_WORDS, B, TextIndex, cache_root, words
+from ragen2.envs.toolkit.text_index import ENCODERS, K1, MAX_QUERY_WORDS, B, TextIndex, words
 from ragen2.errors import DependencyError, EnvError
+from ragen2.runs.files import cache_root
 
 TEXTS = ("red fox in snow", "red red hen", "blue whale", "", "snow")
 
@@ -171,3 +172,17 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(DependencyError, match="pip install bm25s"):
         TextIndex(["text"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("evil.py", "", "brings code"),
+        ("modules.json", '[{"type": "evil.Thing"}]', "is built of evil.Thing"),
+        ("modules.json", "{", "modules.json cannot be read"),
+    ],
+)
+def test_an_encoder_that_brings_code_is_refused(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(EnvError, match=told):
+        ENCODERS["sentence_transformers"](str(tmp_path))

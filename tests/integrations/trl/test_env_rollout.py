@@ -16,6 +16,7 @@ from ragen2.envs import make
 from ragen2.errors import ConfigError
 from ragen2.integrations.trl import EnvRollout, SNRGRPOTrainer, SNRSettings, env_return
 from ragen2.rollout import Rollout
+from ragen2.rollout.prompts import PromptSettings
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import EnvReplayer
 
@@ -23,7 +24,9 @@ SEEDS = range(300_000, 300_004)
 
 
 def played() -> EnvRollout:
-    return EnvRollout(make("FrozenLake", max_turns=3), Rollout(max_tokens=32))
+    """In the style that the embedded model was taught."""
+    env = make("FrozenLake", max_turns=3)
+    return EnvRollout(env, Rollout(max_tokens=32), PromptSettings(style="brief"))
 
 
 def trainer_of(kind: Any, folder: Any, rollout: EnvRollout, **changes: Any) -> Any:

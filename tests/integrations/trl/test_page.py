@@ -32,7 +32,7 @@ def test_the_blocks_run_in_order(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Actions left 9" in done.stdout
+    assert "You may take 9 more actions." in done.stdout
     for name in ("one_turn", "frozen_lake"):
         assert (tmp_path / name / "ragen2" / "steps.jsonl").exists()
 

@@ -26,10 +26,12 @@ from ragen2.integrations.datasets import prompt_rows
 from ragen2.integrations.verifiers import RagenTaskset, RagenTasksetConfig
 from ragen2.policy import ChatRequest, SamplingParams
 from ragen2.rollout import Rollout, Task, play
+from ragen2.rollout.prompts import PromptSettings
 from ragen2.types import Completion, Finish
 
 BIN = Path(sys.executable).parent
 TURNS = 3
+PROMPT = PromptSettings(examples=0)
 
 
 def vf_eval(*words: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +94,12 @@ def test_an_episode_is_that_of_our_own_loop(traces: list[dict[str, Any]]) -> Non
         seed, luck = trace["task"]["data"]["seed"], trace["info"]["luck"]
         rule = Rule()
         (group,) = play(
-            FrozenLake(max_turns=TURNS), rule, [[Task(seed, luck)]], Rollout(), key=(0,)
+            FrozenLake(max_turns=TURNS),
+            rule,
+            [[Task(seed, luck)]],
+            Rollout(),
+            prompt=PROMPT,
+            key=(0,),
         )
         (own,) = group.trajectories
         said = [node["message"]["content"] for node in trace["nodes"]]
@@ -125,7 +132,8 @@ def test_turns_past_a_limit_of_verifiers_do_not_count(tmp_path: Path) -> None:
     (trace,) = evaluate(tmp_path, "--select.include.idx", "3", "--env.player.max-turns", "1")
     rule, luck = Rule(), trace["info"]["luck"]
     seed = trace["task"]["data"]["seed"]
-    (group,) = play(FrozenLake(max_turns=1), rule, [[Task(seed, luck)]], Rollout(), key=(0,))
+    lake, tasks = FrozenLake(max_turns=1), [[Task(seed, luck)]]
+    (group,) = play(lake, rule, tasks, Rollout(), prompt=PROMPT, key=(0,))
     (own,) = group.trajectories
     assert trace["rewards"]["env_return"]["score"] == pytest.approx(own.reward)
     assert trace["info"]["stop"] == "cut"
@@ -138,7 +146,7 @@ def loaded(**settings: Any) -> Iterator[Any]:
 
 def test_tasks_have_the_prompts_that_are_played() -> None:
     tasks = list(itertools.islice(loaded(kind="Sokoban", settings={"size": 5}), 4))
-    rows = prompt_rows(Sokoban(size=5), range(4))
+    rows = prompt_rows(Sokoban(size=5), range(4), prompt=PROMPT)
     for task, row in zip(tasks, rows, strict=True):
         system, user = (message["content"] for message in row["prompt"])
         assert (task.data.system_prompt, task.data.prompt) == (system, user)
@@ -155,7 +163,8 @@ def test_training_tasks_are_never_held_out_and_never_end() -> None:
 
 def test_replies_without_thinking_are_asked_for_so() -> None:
     (task,) = itertools.islice(loaded(thinking=False, actions_per_turn=1), 1)
-    assert task.data.system_prompt.endswith("Reply <answer>action</answer>.")
+    assert "<answer>" in task.data.system_prompt
+    assert "<think>" not in task.data.system_prompt
 
 
 def test_the_command_of_the_page_is_taken(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from importlib.metadata import distributions
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RAGEN2_STATE", tempfile.mkdtemp(prefix="ragen2-state-"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 # The rest of the suite runs without verl; tests/integrations/test_verl_peer.py says what is skipped there.

@@ -46,7 +46,8 @@ def test_a_row_is_the_conversation_token_for_token(config, policy):
 )
 def test_a_row_plays_what_our_own_loop_plays(config, policy, part, key):
     row = {"part": part, "step": 2, "task": 100_003, "session_id": 1}
-    own = play(config.env, policy, [[Task(100_003, 1)]], config.rollout, key=key)[0]
+    tasks = [[Task(100_003, 1)]]
+    own = play(config.env, policy, tasks, config.rollout, prompt=config.prompt, key=key)[0]
     there = play_row(config, policy, row)
     texts = [[turn.completion.text for turn in one.trajectories[0].turns] for one in (own, there)]
     assert texts[0] == texts[1]

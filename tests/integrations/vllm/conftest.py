@@ -18,8 +18,8 @@ from ragen2.backends.settings import EMBEDDED
 from ragen2.backends.vllm.worker import EXTENSION
 from ragen2.envs import FrozenLake
 from ragen2.policy import Pair, Request, SamplingParams
-from ragen2.rollout.context import system_message, turn_message
-from ragen2.rollout.reply import ReplyFormat
+from ragen2.rollout.prompts import PromptSettings, PromptWriter
+from ragen2.rollout.settings import Rollout
 from ragen2.types import IntArray
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -43,16 +43,11 @@ def prompts() -> list[IntArray]:
     """First-turn prompts of six lakes."""
     quiet_transformers()
     _, tokenizer = open_model(EMBEDDED, device="cpu")
-    env, form = FrozenLake(hole_ratio=0.3), ReplyFormat()
+    brief = PromptSettings(style="brief")
+    writer = PromptWriter.of(FrozenLake(hole_ratio=0.3), Rollout(), brief)
     return [
         np.array(
-            tokenizer.start(
-                [
-                    system_message(env, form),
-                    turn_message(env.start(seed, 0).observation, actions_left=10, problem=""),
-                ]
-            )
-            + tokenizer.encode(form.prefill),
+            tokenizer.start(writer.first(seed)) + tokenizer.encode(writer.form.prefill),
             dtype=np.int64,
         )
         for seed in range(6)

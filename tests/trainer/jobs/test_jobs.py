@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -436,6 +438,32 @@ def test_a_look_at_a_log_does_not_keep_anybody_from_taking_it(
         )
         with lock_log(log) as file:
             assert file.name == str(log)
+
+
+def test_a_full_disk_is_no_reason_not_to_look_at_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, real = tmp_path / "log", Path.open
+    log.touch()
+
+    def full(self: Path, mode: str = "r", **more: str) -> IO[Any]:
+        if mode != "rb":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, mode, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert not is_locked(log)
+
+
+def test_a_damaged_record_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = saved(job(tmp_path), TrainerState(step=1))
+    (one.folder / "steps.jsonl").write_text("nonsense\n")
+    run = jobs_module._JobRun(one, (), {})
+    for _ in range(3):
+        run.poll()
+    assert [record.message for record in caplog.records] == [
+        f"{one.folder / 'steps.jsonl'} line 1 is damaged: 'nonsense'"
+    ]
 
 
 def test_a_log_is_held_as_long_as_its_process_runs(tmp_path: Path) -> None:

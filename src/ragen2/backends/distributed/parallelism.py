@@ -52,6 +52,10 @@ class Parallelism:
         """Sums by name over all processes."""
         return dict(numbers)
 
+    def smallest(self, number: int) -> int:
+        """The smallest of what all processes say; all must ask together."""
+        return number
+
     def join(self, found: Mapping[int, FloatArray]) -> dict[int, FloatArray]:
         """Rows that the processes found, together."""
         return dict(found)
@@ -94,6 +98,10 @@ class Replicas(Parallelism):
             for name, value in part.items():
                 totals[name] = totals.get(name, 0.0) + value
         return totals
+
+    def smallest(self, number: int) -> int:
+        """The smallest of all processes' numbers."""
+        return int(min(self._gather(number)))
 
     def join(self, found: Mapping[int, FloatArray]) -> dict[int, FloatArray]:
         """Rows of all processes."""

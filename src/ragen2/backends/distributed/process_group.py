@@ -40,7 +40,7 @@ class ProcessGroup:
         self.rank, self.size = rank.index, rank.world_size
         self.is_busy = False
         """Whether a command is under way, or was when a process was lost: nobody listens to another one."""
-        self._gloo = distributed.new_group(backend="gloo", timeout=BETWEEN_COMMANDS)
+        self._gloo: Any = distributed.new_group(backend="gloo", timeout=BETWEEN_COMMANDS)
 
     def broadcast(self, command: Any) -> None:
         """Send a command from rank 0 to all others."""
@@ -65,10 +65,12 @@ class ProcessGroup:
         """End the job, all together: who leaves first cuts off those that still wait for a message.
 
         To have met the others here, or to find one of them gone, is to know that all have received what
-        was sent before.
+        was sent before. The group of commands is given up with its threads: one that still held what was
+        gathered would free it while Python shuts down, and abort the process.
         """
         with suppress(LostProcess):
             self.gather(None)
+        self._gloo = None
         distributed.destroy_process_group()
 
     @contextmanager

@@ -16,7 +16,7 @@ from ragen2.backends.device import disk_errors
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism
 from ragen2.backends.learner.forward import TrainingForward
 from ragen2.backends.learner.microbatches import Microbatch, even_parts
-from ragen2.backends.learner.optimiser import BadSteps, adamw
+from ragen2.backends.learner.optimiser import BadSteps, adamw, step_within_memory
 from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.policy import CriticSettings
 from ragen2.types import FloatArray, Sample
@@ -67,14 +67,12 @@ class Critic:
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """Value before each written token: read off the position that predicts it."""
-        found: dict[int, FloatArray] = {}
-        with self.forward.ready():
-            for rows, batch in self.forward.batches(samples):
-                values = self._values(batch).double().cpu().numpy()
-                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
-                for row, part in zip(rows, np.split(values, bounds), strict=True):
-                    found[row] = part
-        joined = self.parallelism.join(found)
+
+        def run() -> dict[int, FloatArray]:
+            with self.forward.ready():
+                return self.forward.by_sample(samples, self._values)
+
+        joined = self.parallelism.join(self.forward.within_memory(run))
         return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], settings: CriticSettings) -> dict[str, float]:
@@ -119,6 +117,18 @@ class Critic:
 
     def _step(self, samples: Sequence[Sample], settings: CriticSettings) -> tuple[float, float]:
         """Loss and gradient norm; the step is taken only when both are finite."""
+        total = self.forward.within_memory(lambda: self._gradients(samples, settings))
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.parallelism.sum_gradients(trained)
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
+        value = self.parallelism.sum_numbers({"loss": float(total)})["loss"]
+        if math.isfinite(norm) and math.isfinite(value):
+            step_within_memory(self.optimiser, self.forward.spare)
+        self.optimiser.zero_grad(set_to_none=True)
+        return value, norm
+
+    def _gradients(self, samples: Sequence[Sample], settings: CriticSettings) -> torch.Tensor:
+        """Fill ``.grad``; the loss over all samples."""
         self.optimiser.zero_grad(set_to_none=True)
         weights = token_weights([int(s.loss_mask_T.sum()) for s in samples], "token_mean")
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -134,14 +144,7 @@ class Critic:
                 loss = (batch.weights_N * losses).sum()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 total += loss.detach()
-        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-        self.parallelism.sum_gradients(trained)
-        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.settings.grad_clip))
-        value = self.parallelism.sum_numbers({"loss": float(total)})["loss"]
-        if math.isfinite(norm) and math.isfinite(value):
-            self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return value, norm
+        return total
 
     def _values(self, batch: Microbatch) -> torch.Tensor:
         with self.forward.precision():

@@ -6,11 +6,15 @@ product, and what can be computed again in passing (norms, activations) is not k
 forward pass, because it must be differentiated, and it attends within a packed row instead of over a cache;
 the description of the model, its weights and the kernels of norms and activations are the same.
 
+Under LoRA only adapters are trained, so products have no gradients of matrices but those of adapters, which
+lie beside them (``adapters.py``).
+
 Suffixes: T tokens of a packed row, H hidden, Q queries' and K keys' widths in one row, I inner width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +22,11 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, rms_norm
 
+from ragen2.backends.adapters import JoinedAdapter, adapt, pull_back
 from ragen2.backends.decoder import (
     Decoder,
     DecoderWeights,
-    LayerModules,
-    LayerWeights,
+    LayerAdapters,
     describe_decoder,
 )
 from ragen2.backends.device import float_product, free_memory
@@ -53,17 +57,20 @@ class FusedLayer:
     """Weights and shape of one layer; calling it is differentiable in its input and its parameters."""
 
     def __init__(
-        self,
-        decoder: Decoder,
-        modules: LayerModules,
-        weights: LayerWeights,
-        operations: TorchOperations,
+        self, weights: DecoderWeights, number: int, operations: TorchOperations, *, adapted: bool
     ) -> None:
-        self.weights = weights
+        self._weights, self._number, self._adapted = weights, number, adapted
         self.ops = operations
-        self.scale = decoder.scale
+        modules, adapters = weights.decoder.layers[number], self._adapters
+        self.scale = weights.decoder.scale
         self.has_bias = modules.has_bias
-        self.parameters = modules.parameters
+        self.is_adapted = bool(adapters.all)
+        trained = [weight for each in adapters.all for weight in each.parameters]
+        self.parameters = trained or modules.parameters
+
+    @property
+    def _adapters(self) -> LayerAdapters:
+        return self._weights.layers[self._number].adapters if self._adapted else LayerAdapters()
 
     def __call__(
         self, x_TH: torch.Tensor, rotation: Rotation, packing: Packing, *, keeps: bool
@@ -80,19 +87,26 @@ class FusedLayer:
         self, x_TH: torch.Tensor, rotation: Rotation, packing: Packing, *, attends: bool = False
     ) -> tuple[torch.Tensor, KeptActivations]:
         """Forward; with ``attends``, attention builds a graph of its own."""
-        ops, weights = self.ops, self.weights
+        ops, weights, adapters = self.ops, self._weights.opened(self._number), self._adapters
         (gate_up,) = weights.gate_up
         normed = ops.norm(x_TH, weights.norm)
         qkv = torch.nn.functional.linear(normed, weights.qkv, weights.qkv_bias)
+        adapt(qkv, normed, adapters.qkv)
         heads = ops.split_heads(qkv, rotation, weights.head_norms)
         with torch.set_grad_enabled(attends):
             for each in heads:
                 each.requires_grad_(attends)
             attended = packed_causal(*heads, packing, self.scale)
-        out = attended.detach().flatten(1) @ weights.o.T
+        rows = attended.detach().flatten(1)
+        out = rows @ weights.o.T
+        adapt(out, rows, adapters.o)
         middle_TH, normed = ops.add_norm(x_TH, out, weights.mlp_norm)
         gates = normed @ gate_up.T
-        out_TH = middle_TH + ops.gate(gates) @ weights.down.T
+        adapt(gates, normed, adapters.gate_up)
+        gated = ops.gate(gates)
+        out = gated @ weights.down.T
+        adapt(out, gated, adapters.down)
+        out_TH = middle_TH + out
         before = qkv if weights.head_norms else None
         return out_TH, KeptActivations(before, heads, attended, middle_TH, gates)
 
@@ -106,32 +120,50 @@ class FusedLayer:
         ``operations``. Gradients are in the products' type where a product reads them (``low``), and those
         of weights are summed in float32.
         """
-        ops, weights = self.ops, self.weights
+        ops, weights, adapters = self.ops, self._weights.opened(self._number), self._adapters
         (gate_up,) = weights.gate_up
         # out = middle + gate(gates) W_down^T: d gate = d out W_down, d W_down = d out^T gate
         low = grad_TH.to(weights.down.dtype)
-        inner, gate_grad = ops.gate_back(kept.gates, low @ weights.down)
-        down = float_product(low.T, inner)
+        inner, gate_grad = ops.gate_back(kept.gates, pull_back(low, weights.down, adapters.down))
+        down = self._matrix_grads(low, inner, adapters.down)
         # gates = norm(middle) W_gate_up^T, and middle goes on to out: d middle = d out + through the norm
         middle_grad, low, normed, mlp_norm = ops.norm_back(
-            gate_grad @ gate_up, kept.middle_TH, weights.mlp_norm, grad_TH
+            pull_back(gate_grad, gate_up, adapters.gate_up),
+            kept.middle_TH,
+            weights.mlp_norm,
+            grad_TH,
         )
-        gate, up = float_product(gate_grad.T, normed).chunk(2)
+        width = gate_grad.shape[1] // 2
+        gates = self._matrix_grads(gate_grad, normed, adapters.gate_up, (width, width))
         # middle = x + attended W_o^T: d attended = d middle W_o, d W_o = d middle^T attended
-        o = float_product(low.T, kept.attended.detach().flatten(1))
-        shape = kept.attended.shape
+        o = self._matrix_grads(low, kept.attended.detach().flatten(1), adapters.o)
+        pulled = pull_back(low, weights.o, adapters.o).view(kept.attended.shape)
         # Attention is the one part that is left to torch, whose backward pass of it is one kernel.
-        q, k, v = torch.autograd.grad(kept.attended, kept.heads, (low @ weights.o).view(shape))
+        q, k, v = torch.autograd.grad(kept.attended, kept.heads, pulled)
         qkv_grad, norm_grads = ops.join_heads((q, k, v), kept.qkv, rotation, weights.head_norms)
         # qkv = norm(x) W_qkv^T + b, and x goes on to middle: d x = d middle + through the norm
-        x_grad, _, normed, norm = ops.norm_back(
-            qkv_grad @ weights.qkv, x_TH, weights.norm, middle_grad
-        )
+        pulled = pull_back(qkv_grad, weights.qkv, adapters.qkv)
+        x_grad, _, normed, norm = ops.norm_back(pulled, x_TH, weights.norm, middle_grad)
         nq, nkv, width = ops.heads
         sizes = [nq * width, nkv * width, nkv * width]
-        qkv = torch.split(float_product(qkv_grad.T, normed), sizes)
+        qkv = self._matrix_grads(qkv_grad, normed, adapters.qkv, sizes)
+        if self.is_adapted:
+            return x_grad, [*qkv, *o, *gates, *down]
         biases = torch.split(qkv_grad.sum(0, dtype=torch.float32), sizes) if self.has_bias else ()
-        return x_grad, [norm, *qkv, *biases, *norm_grads, o, mlp_norm, gate, up, down]
+        return x_grad, [norm, *qkv, *biases, *norm_grads, *o, mlp_norm, *gates, *down]
+
+    def _matrix_grads(
+        self,
+        grad: torch.Tensor,
+        rows: torch.Tensor,
+        adapter: JoinedAdapter | None,
+        sizes: Sequence[int] = (),
+    ) -> list[torch.Tensor]:
+        """Of the matrices that are joined in a product, ``sizes`` outputs each, or of their adapters."""
+        if self.is_adapted:
+            return [] if adapter is None else adapter.gradients(grad, rows)
+        whole = float_product(grad.T, rows)
+        return list(torch.split(whole, list(sizes))) if sizes else [whole]
 
 
 class _LayerFunction(torch.autograd.Function):
@@ -178,10 +210,13 @@ class FusedDecoder:
         self.decoder = decoder
         self.dtype = dtype
         self._weights = DecoderWeights(decoder, dtype, has_head=False)
-        self._layers = [
-            FusedLayer(decoder, modules, weights, operations)
-            for modules, weights in zip(decoder.layers, self._weights.layers, strict=True)
-        ]
+        self._layers, self._bare_layers = (
+            [
+                FusedLayer(self._weights, number, operations, adapted=adapted)
+                for number in range(len(decoder.layers))
+            ]
+            for adapted in (True, False)
+        )
         self._angles = decoder.rotary(0)
 
     def refresh(self) -> None:
@@ -189,18 +224,25 @@ class FusedDecoder:
         self._weights.refresh(self._weights.version + 1)
 
     def rows(
-        self, ids_T: torch.Tensor, packing: Packing, chosen_N: torch.Tensor, *, repeats: bool | None
+        self,
+        ids_T: torch.Tensor,
+        packing: Packing,
+        chosen_N: torch.Tensor,
+        *,
+        repeats: bool | None,
+        adapted: bool = True,
     ) -> torch.Tensor:
         """Final hidden states of the tokens at ``chosen_N``.
 
-        ``repeats`` says whether layers compute again in the backward pass; None: as memory allows.
+        ``repeats`` says whether layers compute again in the backward pass; None: as memory allows. Without
+        ``adapted``, LoRA's adapters add nothing.
         """
-        x_TH = embedding(ids_T, self.decoder.embed.weight)
+        x_TH = embedding(ids_T, self.decoder.embed.weight).float()
         rotation = self._rotation(packing)
         kept = len(self._layers) if not repeats else 0
         if repeats is None:
             kept = min(kept, self._kept_layers(len(ids_T)))
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self._layers if adapted else self._bare_layers):
             keeps = number >= len(self._layers) - kept  # the last are the first to be let go
             x_TH = layer(x_TH, rotation, packing, keeps=keeps)
         width = x_TH.shape[-1]
@@ -230,10 +272,8 @@ class FusedDecoder:
 
 def fused_decoder(network: Any, dtype: torch.dtype) -> FusedDecoder | None:
     """Our own forward pass of ``network``, or None where it has to be left to Hugging Face's code."""
-    decoder = describe_decoder(network)
-    if isinstance(decoder, str):
-        return None
-    if {parameter.dtype for parameter in network.parameters()} != {torch.float32}:
+    decoder = describe_decoder(network, adapters=True)
+    if isinstance(decoder, str) or not _has_known_weights(network, dtype):
         return None
     shape = decoder.eps, (decoder.num_heads, decoder.num_kv_heads, decoder.head_dim)
     if decoder.device.type == "cpu":
@@ -242,3 +282,13 @@ def fused_decoder(network: Any, dtype: torch.dtype) -> FusedDecoder | None:
     if decoder.device.type != "cuda" or dtype not in HALF or decoder.kernel_problem:
         return None
     return FusedDecoder(decoder, dtype, GPUOperations(*shape, dtype))
+
+
+def _has_known_weights(network: Any, dtype: torch.dtype) -> bool:
+    """Whether what is trained is float32, adapters or all but them, and what is frozen that or ``dtype``."""
+    trained = {name: p.dtype for name, p in network.named_parameters() if p.requires_grad}
+    frozen = {p.dtype for p in network.parameters() if not p.requires_grad}
+    is_lora = any(".lora_" in name for name in trained)
+    is_whole = not is_lora or all(".lora_" in name for name in trained)
+    known = {torch.float32, torch.uint8, dtype}  # whole numbers are weights in 4 bits
+    return is_whole and {*trained.values()} <= {torch.float32} and frozen <= known

@@ -6,7 +6,7 @@ import copy
 import math
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,15 @@ import torch
 from safetensors import SafetensorError
 
 from ragen2.algorithms.functions import kl_estimate
+from ragen2.backends.adapters import save_merged
 from ragen2.backends.device import compute_dtype, disk_errors, side_by_side
 from ragen2.backends.distributed.parallelism import SINGLE_PROCESS, Parallelism, whole_tensor
+from ragen2.backends.four_bits import (
+    FourBitLinear,
+    pack_linear_layers,
+    refuse_four_bits_without_lora,
+)
+from ragen2.backends.frozen import hold_frozen
 from ragen2.backends.learner.critic import Critic
 from ragen2.backends.learner.forward import LogprobForward
 from ragen2.backends.learner.logprobs import SplitModel, base_of
@@ -29,11 +36,13 @@ from ragen2.backends.learner.optimiser import (
     add_lora,
     home_of,
     lr_share,
+    step_within_memory,
 )
+from ragen2.backends.memory import give_back_spare
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder, tower_weights
-from ragen2.errors import RunError
+from ragen2.errors import ConfigError, RunError
 from ragen2.policy import CriticSettings, KLEstimator, LossInputs, Objective
 from ragen2.types import FloatArray, Sample, Update
 
@@ -72,12 +81,18 @@ class TorchLearner:
         if tokenizer.images is not None and model.vision == "frozen":
             for weight in tower_weights(network):
                 weight.requires_grad_(False)
+        device = next(network.parameters()).device
+        dtype = compute_dtype(model.precision, device)
+        if model.frozen == "nf4":
+            refuse_four_bits_without_lora(model)
+            pack_linear_layers(network, dtype, device)
         self.network = add_lora(network, model, seed) if model.lora_rank else network
         self.is_lora = model.lora_rank > 0
+        if self.is_lora and dtype is not torch.float32:
+            hold_frozen(base_of(self.network), dtype)
         self.split_model = SplitModel(
             base_of(self.network), self._embedder(is_trained=model.vision == "trained")
         )
-        dtype = compute_dtype(model.precision, self.device)
         self.forward = LogprobForward(self.split_model, settings, dtype, parallelism)
         self.num_updates = 0
         self._lr_scale = 1.0
@@ -123,6 +138,12 @@ class TorchLearner:
             )
             self._reference = LogprobForward(split_model, never_trained, self.forward.dtype)
 
+    def set_spare(self, spare: Callable[[], bool]) -> None:
+        """Whom to ask for memory when it runs out; says whether there was any to give back."""
+        self.forward.spare = spare
+        if self._critic is not None:
+            self._critic.forward.spare = spare
+
     def set_lr_scale(self, scale: float) -> None:
         """Multiply the learning rate of the updates to come."""
         self._lr_scale = scale
@@ -132,10 +153,16 @@ class TorchLearner:
         self._total_updates = total
 
     def start_critic(self, lr: float) -> None:
-        """Put a critic beside the model; it starts from the weights as they are now."""
-        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        """Put a critic beside the model; it starts from the weights as they are now, in float32."""
+        if any(isinstance(module, FourBitLinear) for module in self.network.modules()):
+            raise ConfigError(
+                'model.frozen is "nf4", but a critic trains whole weights; leave it out, or use an '
+                "algorithm without a critic"
+            )
+        plain = copy.deepcopy(self.whole).float().merge_and_unload() if self.is_lora else self.whole
         images, replicas = self.tokenizer.images, self.parallelism.replicas
         self._critic = Critic(plain, self.settings, lr, self.forward.dtype, images, replicas)
+        self._critic.forward.spare = self.forward.spare
 
     def values(self, samples: Sequence[Sample]) -> list[FloatArray]:
         """The critic's value before each written token."""
@@ -152,16 +179,17 @@ class TorchLearner:
         self, samples: Sequence[Sample], estimator: KLEstimator
     ) -> list[FloatArray]:
         """KL to the starting model at each written token, under the log-probs it was sampled with."""
-        found: dict[int, FloatArray] = {}
-        with self._ready():
-            for rows, batch in self.forward.batches(samples):
-                with self.forward.precision():
-                    reference = self._reference_logp(batch)
-                kl = kl_estimate(batch.old_logp_N, reference, estimator).double().cpu().numpy()
-                bounds = np.cumsum([int(samples[row].loss_mask_T.sum()) for row in rows])[:-1]
-                for row, values in zip(rows, np.split(kl, bounds), strict=True):
-                    found[row] = values
-        joined = self.parallelism.join(found)
+
+        def kl_of(batch: Microbatch) -> torch.Tensor:
+            with self.forward.precision():
+                reference = self._reference_logp(batch)
+            return kl_estimate(batch.old_logp_N, reference, estimator)
+
+        def run() -> dict[int, FloatArray]:
+            with self._ready():
+                return self.forward.by_sample(samples, kl_of)
+
+        joined = self.parallelism.join(self.forward.within_memory(run))
         return [joined[row] for row in range(len(samples))]
 
     def update(self, samples: Sequence[Sample], objective: Objective, *, scale: float) -> Update:
@@ -187,6 +215,7 @@ class TorchLearner:
                 self._bad.count(is_bad=found is None)
         metrics = {name: value / taken for name, value in totals.items()}
         metrics |= {"skipped_steps": skipped, "lr": self.optimiser.param_groups[0]["lr"]}
+        give_back_spare(self.device)
         return Update(metrics, num_tokens, taken)
 
     def gradients(
@@ -197,16 +226,22 @@ class TorchLearner:
         Losses are sums as the objective weighs tokens; all other parts are means over tokens by the
         same weights, so that their unit does not depend on the aggregation.
         """
-        self.optimiser.zero_grad(set_to_none=True)
         lengths = [int(sample.loss_mask_T.sum()) for sample in samples]
         weights = objective.token_weights(lengths)
         total = float(weights @ np.asarray(lengths, dtype=np.float64))
-        with self._ready():
-            batches = (batch for _, batch in self.forward.batches(samples, weights))
-            run_all = (
-                self._backward_in_threads if self.forward.is_threaded else self._backward_in_turn
-            )
-            sums = run_all(batches, objective, scale * self.parallelism.loss_factor)
+
+        def run() -> dict[str, torch.Tensor]:
+            self.optimiser.zero_grad(set_to_none=True)
+            with self._ready():
+                batches = (batch for _, batch in self.forward.batches(samples, weights))
+                run_all = (
+                    self._backward_in_threads
+                    if self.forward.is_threaded
+                    else self._backward_in_turn
+                )
+                return run_all(batches, objective, scale * self.parallelism.loss_factor)
+
+        sums = self.forward.within_memory(run)
         self.parallelism.sum_gradients(self._trained)
         # The only wait for the device; a process that had no micro-batch has no sums.
         values = torch.stack(list(sums.values())).tolist() if sums else []
@@ -229,13 +264,13 @@ class TorchLearner:
         return TensorGradient(torch.cat(parts))
 
     def save_model(self, folder: Path) -> None:
-        """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights."""
-        plain = copy.deepcopy(self.whole).merge_and_unload() if self.is_lora else self.whole
+        """A folder that ``from_pretrained`` opens; LoRA adapters are merged into the weights, in float32."""
         with disk_errors():
-            plain.save_pretrained(folder)
-            self.tokenizer.hf.save_pretrained(folder)
-            if self.tokenizer.images is not None:
-                self.tokenizer.images.save(folder)
+            if self.is_lora:
+                save_merged(self.network, folder)
+            else:
+                self.whole.save_pretrained(folder)
+            self.tokenizer.save(folder)
 
     def save(self, folder: Path) -> None:
         """``save_model`` plus the optimiser's state. Of several processes the first one writes."""
@@ -279,7 +314,8 @@ class TorchLearner:
 
     def describe(self) -> Mapping[str, str]:
         """Facts for the log."""
-        total = sum(parameter.numel() for parameter in self.network.parameters())
+        # In 4 bits, two weights are one byte.
+        total = sum(p.numel() * (1 + (p.dtype is torch.uint8)) for p in self.network.parameters())
         trained = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
         return {
             "architecture": str(self.network.config.model_type),
@@ -331,7 +367,7 @@ class TorchLearner:
         )
         is_usable = math.isfinite(norm) and math.isfinite(parts["loss"])
         if is_usable:
-            self.optimiser.step()
+            step_within_memory(self.optimiser, self.forward.spare)
         self.optimiser.zero_grad(set_to_none=True)
         measured = {"grad_norm": norm, "padding": self.forward.padding(samples)}
         return {**parts, **measured} if is_usable else None
@@ -393,8 +429,10 @@ class TorchLearner:
     @torch.no_grad()
     def _reference_logp(self, batch: Microbatch) -> torch.Tensor:
         if self.is_lora:
-            with self.network.disable_adapter():
-                return self.forward.logprobs(batch)[0]
+            # Threads share Hugging Face's layers, so there they are not told; our own need not be.
+            is_told = nullcontext() if self.forward.is_fused else self.network.disable_adapter()
+            with is_told:
+                return self.forward.bare_logprobs(batch)[0]
         if self._reference is None:
             raise RunError("KL needs the starting model; call keep_reference() before training")
         return self._reference.logprobs(batch)[0]

@@ -198,8 +198,8 @@ class SplitModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the weights."""
-        return next(self.network.parameters()).dtype  # type: ignore[no-any-return]  # untyped HF model
+        """The precision of the language model's matrices."""
+        return self.network.get_input_embeddings().weight.dtype  # type: ignore[no-any-return]  # untyped HF model
 
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, **more: Any
@@ -240,12 +240,17 @@ class SplitModel:
 
     @torch.no_grad()
     def _same_logits(self) -> bool:
-        device = next(self.network.parameters()).device
-        ids = torch.tensor([[1, 2, 3]], device=device)
-        mask = torch.ones_like(ids)
-        whole = self.network(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        hidden = self.decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        return bool(torch.allclose(whole.float(), self.head(hidden).float(), atol=1e-4, rtol=1e-4))
+        ids = torch.tensor([[1, 2, 3]], device=self.device)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+        with self.own_precision():
+            whole = self.network(**given).logits
+            split = self.head(self.decoder(**given).last_hidden_state)
+        return bool(torch.allclose(whole.float(), split.float(), atol=1e-4, rtol=1e-4))
+
+    def own_precision(self) -> torch.autocast:
+        """The context in which the model runs at the precision its matrices are stored in."""
+        is_low = self.dtype is torch.bfloat16
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_low)
 
 
 def identity(rows: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,31 @@ def even_parts(count: int, asked: int) -> list[list[int]]:
     return [list(range(part, count, parts)) for part in range(parts)]
 
 
+@dataclass(slots=True)
+class TokenBudget:
+    """How many tokens a micro-batch may have: ``most``, and ``now`` no more than memory allows."""
+
+    most: int
+    now: int = 0
+    _largest: int = 0
+    """Tokens of the largest micro-batch of several samples."""
+
+    def __post_init__(self) -> None:
+        self.now = self.most
+
+    def note(self, parts: Sequence[Sequence[int]], lengths: Sequence[int]) -> None:
+        """Remember how samples were cut, each part a list of their numbers."""
+        several = [sum(lengths[row] for row in part) for part in parts if len(part) > 1]
+        self._largest = max(several, default=0)
+
+    def halve(self) -> bool:
+        """Cut the largest in two from now on; False when each sample is alone already."""
+        if not self._largest:
+            return False
+        self.most = self.now = self._largest // 2
+        return True
+
+
 MAX_PADDING = {"cpu": 0.05, "cuda": 0.25}
 """Largest share of padding in a micro-batch of padded samples; a GPU pays for their number, too."""
 MIN_SHARED = 16

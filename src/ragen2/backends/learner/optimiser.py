@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ragen2.backends.device import free_memory
+from ragen2.backends.memory import until_it_fits
 from ragen2.backends.settings import LearnerSettings, ModelSettings
 from ragen2.errors import DependencyError, RunError
 from ragen2.seeding import stream_key
@@ -52,6 +53,18 @@ def adamw(
 def _tell_that_weights_changed(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     """The fused step leaves versions as they are, and samplers know new weights by their versions."""
     increment_version([p for group in optimiser.param_groups for p in group["params"]])
+
+
+def step_within_memory(optimiser: torch.optim.Optimizer, spare: Callable[[], bool]) -> None:
+    """A step of AdamW; where its averages find no memory at the first, ``spare`` is asked for some."""
+
+    def step() -> None:
+        for parameter, averages in list(optimiser.state.items()):
+            if "exp_avg_sq" not in averages:  # memory ran out while they were made
+                del optimiser.state[parameter]
+        optimiser.step()
+
+    until_it_fits(step, lambda: "less kept by the sampler" if spare() else "")
 
 
 def lr_share(settings: LearnerSettings, done: int, total: int) -> float:

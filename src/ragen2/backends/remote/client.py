@@ -20,7 +20,9 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from ragen2.backends.settings import ServerSettings
-from ragen2.errors import ConfigError, ModelError
+from ragen2.consent import LOOPBACK
+from ragen2.errors import ConfigError, ModelError, RagenError
+from ragen2.reading import parse_json
 from ragen2.seeding import stream
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ NOT_THERE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT
 JITTER = 0.5
 """A wait is stretched or shortened by up to this share, so that many clients do not come back as one."""
 MILLION = 1_000_000
+LONGEST = 256 * 2**20
+"""Bytes of an answer, unpacked: the log-probs of long prompts take tens of millions."""
 
 
 class BadAnswer(Exception):
@@ -91,8 +95,8 @@ class Usage:
         counts = said if isinstance(said, dict) else {}
         with self._lock:
             self.requests += 1
-            self.prompt_tokens += int(counts.get("prompt_tokens") or 0)
-            self.written_tokens += int(counts.get("completion_tokens") or 0)
+            self.prompt_tokens += _count(counts.get("prompt_tokens"))
+            self.written_tokens += _count(counts.get("completion_tokens"))
             self.uncounted += has_tokens and not counts
 
     def cost(self, settings: ServerSettings) -> float | None:
@@ -163,7 +167,7 @@ class ServerClient:
         for attempt in range(1, tries + 1):
             try:
                 answer = self._once(url, sent)
-                found = read(answer)
+                found = _read(answer, read)
             except BadAnswer as error:
                 trouble = _Trouble(f"answered {error}")
             except _Trouble as error:
@@ -201,12 +205,28 @@ class ServerClient:
         if not response.is_success:
             raise _failure(url, response, text)
         try:
-            found = json.loads(text)
+            found = parse_json(text)
         except ValueError as error:
             raise BadAnswer(f"no JSON: {text[:80]!r}") from error
         if not isinstance(found, dict):
             raise BadAnswer(f"{type(found).__name__}, not a JSON object")
         return found
+
+
+def _read(answer: Answer, read: Callable[[Answer], Result]) -> Result:
+    """What ``read`` makes of an answer; where something is not what it should be, it is a bad one."""
+    try:
+        return read(answer)
+    except RagenError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        text = f"in another form ({type(error).__name__}: {error}): {answer}"
+        raise BadAnswer(" ".join(text.split())[:200]) from error
+
+
+def _count(value: Any) -> int:
+    """A count of tokens, as far as it is one."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _open_http(root: str, settings: ServerSettings) -> httpx.Client:
@@ -258,7 +278,11 @@ def _proxy(address: httpx.URL) -> str | None:
     and over a proxy that it cannot use even where NO_PROXY names the server.
     """
     found = urllib.request.getproxies().get(address.scheme)
-    if not found or urllib.request.proxy_bypass(address.netloc.decode()):
+    if (
+        address.host in LOOPBACK
+        or not found
+        or urllib.request.proxy_bypass(address.netloc.decode())
+    ):
         return None
     return found if "://" in found else f"http://{found}"
 
@@ -271,10 +295,13 @@ def _certificates() -> ssl.SSLContext:
 
 def _read_until(response: httpx.Response, deadline: float) -> bytes:
     """The whole body. httpx limits each single read; a body that comes in drops must end in time too."""
-    parts = []
+    parts, size = [], 0
     try:
         for part in response.iter_bytes():
             parts.append(part)
+            size += len(part)
+            if size > LONGEST:
+                raise httpx.ReadError(f"an answer of more than {LONGEST // 2**20} MB")
             if time.monotonic() > deadline:
                 raise httpx.ReadTimeout("timed out")
     except httpx.HTTPError:
@@ -299,7 +326,7 @@ def _failure(url: str, response: httpx.Response, text: bytes) -> Exception:
 def _explanation(text: bytes) -> str:
     """What the server says is wrong, in one line, wherever it puts it."""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         found = text.decode(errors="replace")
     if isinstance(found, dict):

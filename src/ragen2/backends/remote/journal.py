@@ -6,7 +6,9 @@ settings. So the file serves any run; what was asked for differently is simply n
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 
 from ragen2.errors import RunError
 from ragen2.policy import ChatRequest, Request, SamplingParams
+from ragen2.reading import parse_json, read_bytes
 from ragen2.seeding import stream_key
 from ragen2.types import Completion, Finish
 
@@ -54,13 +57,17 @@ class Journal:
 
     def _read(self, model: str) -> None:
         """Take over all whole lines; the last one may have been cut by a crash and is removed."""
-        data = self.file.read_bytes()
+        try:
+            data = read_bytes(self.file)
+        except OSError as error:
+            raise RunError(f"{self.file} cannot be read: {error.strerror}") from error
         whole = data[: data.rfind(b"\n") + 1]
         try:
-            found = [json.loads(line) for line in whole.splitlines()] or [{"model": model}]
+            lines = enumerate(whole.splitlines(), 1)
+            found = [_checked(parse_json(line), n) for n, line in lines] or [{"model": model}]
             self._known = {one["name"]: _completion(one) for one in found[1:]}
             name = found[0]["model"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise RunError(
                 f"{self.file} is damaged ({error!r}); remove it, or choose another --out"
             ) from error
@@ -70,14 +77,31 @@ class Journal:
                 "--out"
             )
         if len(whole) < len(data):
-            with self.file.open("r+b") as file:
-                file.truncate(len(whole))
+            try:
+                os.truncate(self.file, len(whole))
+            except OSError as error:
+                raise RunError(f"{self.file} cannot be written: {error.strerror}") from error
         if not whole:
             self._append({"model": model})
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        text = json.dumps({**line, "digest": _digest(line)}, ensure_ascii=False)
+        try:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            raise RunError(f"{self.file} cannot be written: {error.strerror}") from error
+
+
+def _digest(line: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _checked(line: dict[str, Any], number: int) -> dict[str, Any]:
+    """A line as it was given; those of an older version have no digest."""
+    if line.pop("digest", "") not in {"", _digest(line)}:
+        raise ValueError(f"line {number} has changed")
+    return line
 
 
 def request_name(request: Request, params: SamplingParams) -> str:

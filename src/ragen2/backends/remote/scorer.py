@@ -206,7 +206,10 @@ def _read_echo(choice: Answer, _prompt: Prompt, generated: int) -> list[_Token]:
     values, names = found.get("token_logprobs") or [], found.get("tokens") or []
     if len(values) != len(names):
         raise Refused(f"{len(names)} tokens came with {len(values)} log-probs")
-    tokens = [_Token(value, str(name)) for value, name in zip(values, names, strict=True)]
+    tokens = [
+        _Token(None if value is None else float(value), str(name))
+        for value, name in zip(values, names, strict=True)
+    ]
     tokens = tokens[: len(tokens) - generated]
     if not tokens:
         raise Refused("the prompt did not come back with log-probs")

@@ -6,8 +6,9 @@ pass everywhere else: the plain path, which is also what the engines are tested 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from ragen2.backends.decoder import describe_decoder
 from ragen2.backends.device import compute_dtype
 from ragen2.backends.learner.logprobs import SplitModel, base_of
+from ragen2.backends.memory import give_back_spare, until_it_fits
 from ragen2.backends.sampling.choosing import cut, invert, need_numbers, uniforms
 from ragen2.backends.sampling.kv_cache import KVMemory, KVRecorder, weights_version
 from ragen2.backends.scoring.pairs import PairScorer
@@ -24,6 +26,8 @@ from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.types import Completion, Finish, FloatArray, IntArray
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 2048
 COMPACT_BELOW = 0.75
@@ -35,6 +39,10 @@ class SamplingEngine(Protocol):
 
     def sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """One completion per request, in order."""
+        ...
+
+    def give_back(self) -> bool:
+        """Let go of what is kept from call to call; whether there was anything."""
         ...
 
 
@@ -94,7 +102,14 @@ class HFPolicy:
         """What samples: an engine of ours over the same weights, or why Hugging Face's code has to."""
         if self.engine_choice == "plain":
             return "the plain path was asked for"
-        return open_engine(self.network, self.tokenizer, dtype=self.dtype, max_batch=self.max_batch)
+        try:
+            return open_engine(
+                self.network, self.tokenizer, dtype=self.dtype, max_batch=self.max_batch
+            )
+        except torch.OutOfMemoryError:
+            reason = "there is no memory for a copy of the weights, which our engine needs"
+            logger.warning("%s; sampling goes on without it, slower", reason)
+            return reason
 
     @property
     def device(self) -> torch.device:
@@ -114,11 +129,31 @@ class HFPolicy:
             return self.engine.sample(requests, params)
         requests = [self._with_image_ids(request) for request in requests]
         completions: list[Completion] = []
-        for start in range(0, len(requests), self.max_batch):
-            batch = requests[start : start + self.max_batch]
-            with self.precision():
-                completions.extend(_PlainDecodeLoop(self, batch, params).run())
+        while len(completions) < len(requests):
+            left = requests[len(completions) :]
+            write = partial(self._write, left, params)
+            completions += until_it_fits(write, partial(self._shrink, len(left)))
         return completions
+
+    def _write(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Completions of the first requests, as many as are written at once."""
+        with self.precision():
+            return _PlainDecodeLoop(self, requests[: self.max_batch], params).run()
+
+    def _shrink(self, count: int) -> str:
+        """Fewer of ``count`` sequences at once, once memory has run out; nothing if it was one."""
+        self._memory = None
+        at_once = min(count, self.max_batch)
+        if at_once == 1:
+            return ""
+        self.max_batch = at_once // 2
+        return f"{self.max_batch} sequences written at once"
+
+    def give_back(self) -> bool:
+        """Let go of what is kept for a next turn; whether there was anything."""
+        had_any, self._memory = self._memory is not None, None
+        engine = self.__dict__.get("engine", "")  # one that was never used holds nothing
+        return had_any if isinstance(engine, str) else engine.give_back()
 
     def _with_image_ids(self, request: Request) -> Request:
         ids_T = self.split_model.with_image_ids(request.prompt_ids_T, request.images)
@@ -136,7 +171,9 @@ class HFPolicy:
     def score(self, pairs: Sequence[Pair], temperature: float = 1.0) -> list[FloatArray]:
         """Log-prob of every continuation token; equal contexts and continuations are run once."""
         with self.precision():
-            return self.scorer.score(pairs, temperature)
+            found = self.scorer.score(pairs, temperature)
+        give_back_spare(self.device)
+        return found
 
     def precision(self) -> torch.autocast:
         """The context in which the network computes as the learner's does."""

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from ragen2.backends.decoder import PositionLookup
+from ragen2.backends.device import free_memory
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
+from ragen2.backends.memory import fitting, scoring_bytes, until_it_fits
 from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
 from ragen2.policy import Pair
 from ragen2.types import FloatArray, IntArray
@@ -31,6 +33,8 @@ UNUSABLE = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 ROUNDING = 0.01
 """Largest error, as a share of what other contexts change. Rounding was seen to reach 1e-4 of it in a
 real model; a token that sees a wrong one is off by about as much as other contexts change."""
+LOW_ROUNDING = 0.25
+"""The same where matrices are stored in bfloat16."""
 
 
 class PairScorer:
@@ -53,8 +57,27 @@ class PairScorer:
         if not pairs:
             return []
         jobs, where = _jobs([self._with_image_ids(pair) for pair in pairs])
-        scores = self.method()(self.split_model, jobs, temperature, self.max_tokens)
+
+        def run() -> list[list[FloatArray]]:
+            return self.method()(self.split_model, jobs, temperature, self._tokens_at_once())
+
+        scores = until_it_fits(run, self._shrink)
         return [scores[job][member] for job, member in where]
+
+    def _tokens_at_once(self) -> int:
+        """As many as asked for, or as there is memory for."""
+        device = self.split_model.device
+        if device.type != "cuda":
+            return self.max_tokens
+        size = scoring_bytes(self.split_model.network.config.get_text_config())
+        return fitting(self.max_tokens, size, free_memory(device))
+
+    def _shrink(self) -> str:
+        """Fewer tokens at once, once memory has run out; nothing if it was one."""
+        if self.max_tokens == 1:
+            return ""
+        self.max_tokens = self._tokens_at_once() // 2 or 1
+        return f"up to {self.max_tokens:,} tokens scored at once"
 
     def _with_image_ids(self, pair: Pair) -> Pair:
         if not pair.images:
@@ -77,14 +100,17 @@ def honours_trees(split_model: SplitModel) -> bool:
     tokens = [np.array(ids) for ids in ([4, 5], [4, 6, 7], [8], [4, 6, 7, 3])]
     jobs = [ScoringJob(np.array(ids), tuple(tokens)) for ids in ([1, 2, 3], [3])]
     try:
-        with torch.no_grad(), torch.autocast(split_model.device.type, enabled=False):
+        with torch.no_grad(), split_model.own_precision():
             plain = score_by_copies(split_model, jobs, 1.0, max_tokens=64)
             trees = [score_by_trees(split_model, jobs, 1.0, 64, width=width) for width in (8, 4)]
+    except torch.OutOfMemoryError:
+        raise
     except UNUSABLE as error:
         logger.debug("no trees for %s: %s", type(split_model.network).__name__, error)
         return False
     effect = _largest_gap(plain[:1], plain[1:])  # of other tokens in the context: what a mask hides
-    return max(_largest_gap(found, plain) for found in trees) <= ROUNDING * effect
+    near = LOW_ROUNDING if split_model.dtype is torch.bfloat16 else ROUNDING
+    return max(_largest_gap(found, plain) for found in trees) <= near * effect
 
 
 def _largest_gap(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from ragen2.backends.adapters import named_weights
 from ragen2.backends.device import disk_errors
 from ragen2.backends.remote.batch import SEEDS
 from ragen2.backends.remote.client import Answer, BadAnswer, Missing, Refused, ServerClient
@@ -80,6 +81,7 @@ def start_engine(source: str, *, dtype: torch.dtype, max_context: int, memory: f
             # Log-probs of the sampling temperature: the learner's probability ratios need the sampler's own.
             logprobs_mode="processed_logprobs",
             generation_config="vllm",
+            trust_remote_code=False,
             disable_log_stats=True,
         )
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
@@ -218,31 +220,6 @@ def _finish(output: Any) -> Finish:
 
 
 WEIGHTS_FILE = "model.safetensors"
-
-
-def named_weights(network: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every weight once, under its name in a Hugging Face checkpoint.
-
-    Weights that are tied come under the first of their names. LoRA adapters are added to a copy of
-    the layer they adapt: merging in place and back would round the trained weights at every push.
-    """
-    inner = network.get_base_model() if hasattr(network, "get_base_model") else network
-    adapted = {
-        f"{name}.base_layer.weight": module
-        for name, module in inner.named_modules()
-        if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer")
-    }
-    seen: set[int] = set()
-    for name, weight in inner.state_dict(keep_vars=True).items():
-        if id(weight) in seen or ".lora_" in name:
-            continue
-        seen.add(id(weight))
-        value = weight.detach()
-        if name in adapted:
-            module = adapted[name]
-            deltas = [module.get_delta_weight(one).detach() for one in module.active_adapters]
-            value = value + torch.stack(deltas).sum(0)
-        yield name.replace(".base_layer.", "."), value
 
 
 def save_weights(network: Any, folder: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ragen2.config import RunConfig
+from ragen2.config import RunConfig, unchecked_kinds
 from ragen2.experiments.costs import CORE, H200, Device, ModelShape, RunCost, run_cost, shape_of
 from ragen2.experiments.grid import experiment_names, load_grid
 from ragen2.experiments.plan import Cell, Model, Plan
@@ -65,7 +65,7 @@ def print_plan(plan: Plan) -> None:
     largest = max((row.needs.gpu_gib for row in known if row.needs is not None), default=0.0)
     lines = [
         f"{len(rows)} cells, {len(plan.jobs)} runs, {len(plan.models)} models to make first; every "
-        "cell's settings are valid",
+        f"cell's settings are valid{_unchecked(plan)}",
         f"memory and time are computed, not measured: {minutes / 60.0:,.1f} hours on {device.name} one "
         f"after another, {largest:.1f} GiB of GPU memory at most",
         f"{sum(job.folder.is_dir() for job in plan.jobs)} of {len(plan.jobs)} runs have begun in {plan.out}",
@@ -80,6 +80,14 @@ def print_plan(plan: Plan) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
+def _unchecked(plan: Plan) -> str:
+    """What could not be checked without an import of plug-ins."""
+    found = [unchecked_kinds(cell.job.config) for cell in plan.cells]
+    kinds = {f"{path} {kind}" for one in found for path, kinds in one.items() for kind in kinds}
+    named = ", ".join(sorted(kinds))
+    return f", as far as a dry run can tell, which imports no plug-in: not {named}" if kinds else ""
+
+
 def _rows(plan: Plan, device: Device) -> Iterator[_Row]:
     models = {model.name: model for model in plan.models}
     seeds: dict[tuple[str, ...], int] = {}
@@ -91,7 +99,8 @@ def _rows(plan: Plan, device: Device) -> Iterator[_Row]:
     for key, cell in first.items():
         config = cell.job.config
         shape = _shape(config, models.get(cell.model), models)
-        needs = run_cost(config, shape, device) if shape else None
+        is_known = shape is not None and not unchecked_kinds(config)
+        needs = run_cost(config, shape, device) if shape and is_known else None
         yield _Row(" ".join(key) or "the only cell", config, seeds[key], needs)
 
 

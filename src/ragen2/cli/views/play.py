@@ -9,22 +9,21 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ragen2.envs.base import Env, Episode
-from ragen2.errors import EnvError
+from ragen2.envs.guard import start_episode, text_of
 
 MOST_COLUMNS = 56
 """Characters that an image is wide at most."""
-HELP = "type an action (several with ||), or: hint, help, quit"
+HELP = "type an action (several with ||, where an answer may hold several), or: hint, help, quit"
 
 
 def play_in_terminal(env: Env, seed: int) -> None:
     """Show, ask, step, until done or out of actions."""
     console = Console()
-    try:
-        episode = env.start(seed, luck=0)
-    except TypeError as error:  # an episode class that lacks a method, for one
-        raise EnvError(f"{env.kind} cannot start task {seed}: {error}") from error
+    episode = start_episode(env, seed, 0)
     console.print(
-        Panel(Text(env.instruction), title=f"{env.kind}, task {seed}", title_align="left")
+        Panel(
+            Text(text_of(env, "instruction")), title=f"{env.kind}, task {seed}", title_align="left"
+        )
     )
     console.print(Text(HELP, style="dim"))
     total, taken = 0.0, 0
@@ -36,7 +35,8 @@ def play_in_terminal(env: Env, seed: int) -> None:
             return
         if _answer(console, episode, words):
             continue
-        for action in [piece.strip() for piece in words.split("||") if piece.strip()]:
+        pieces = [words] if env.one_action else words.split("||")
+        for action in [piece.strip() for piece in pieces if piece.strip()]:
             step = episode.step(action)
             taken, total = taken + int(step.valid), total + step.reward
             if not step.valid:

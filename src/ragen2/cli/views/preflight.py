@@ -1,18 +1,16 @@
-"""What ``ragen2 preflight`` prints: progress, the signal, the filters, the flat prompts, and the advice."""
+"""What ``ragen2 preflight`` prints: the signal, the filters, the flat prompts, and the advice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from ragen2.diagnostics import Label, Played, Triaged
 from ragen2.trainer.advice import Decision
-from ragen2.trainer.preflight import PHASES, SCOPE, Preflight, Tell
+from ragen2.trainer.preflight import SCOPE, Preflight
 
 MOST_PROMPTS = 3
 """Prompts shown for each label; the JSON file has all."""
@@ -35,37 +33,6 @@ DECISION_STYLES = {
 }
 
 
-@contextmanager
-def progress(console: Console) -> Iterator[Tell]:
-    """A line that says what is going on and for how long; plain lines where there is no terminal."""
-    phases = ("model", *PHASES)
-    if not console.is_terminal:
-        last = ""
-
-        def say(phase: str, doing: str) -> None:
-            nonlocal last
-            if phase != last:
-                console.print(f"{phase}: {doing}", markup=False, highlight=False)
-            last = phase
-
-        yield say
-        return
-    bar = Progress(
-        TextColumn("{task.description:<9}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[doing]}"),
-        console=console,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(phases[0], total=len(phases), doing="")
-        yield lambda phase, doing: bar.update(
-            task, description=phase, completed=phases.index(phase), doing=doing
-        )
-
-
 def show(found: Preflight, console: Console) -> None:
     """All sections, the advice last: it is what stays on the screen."""
     episodes = found.num_prompts * found.group_size
@@ -78,6 +45,7 @@ def show(found: Preflight, console: Console) -> None:
     console.print(_signal(found))
     console.print(_sizes(found))
     console.print(_filters(found))
+    _replies(found, console)
     console.print(_triage(found))
     for label in REPAIR_ORDER:
         _prompts(label, [one for one in found.prompts if one.label is label], console)
@@ -158,6 +126,29 @@ def _filters(found: Preflight) -> Table:
             f"{one.effective_batch:.0f}",
         )
     return table
+
+
+def _replies(found: Preflight, console: Console) -> None:
+    """What was wrong with replies, and what policies earn that need no model."""
+    if found.problems:
+        table = _table("replies that could not be executed as written", "problem", "replies")
+        table.add_column("for example", no_wrap=True, overflow="ellipsis")
+        for one in found.problems:
+            first, *others = [" ".join(text.split()) for text in one.examples]
+            table.add_row(one.kind, str(one.count), Text(first))
+            for other in others:
+                table.add_row("", "", Text(other))
+        console.print(table)
+    if found.incentives is not None:
+        paid = found.incentives
+        idle = "" if paid.idle is None else f", changing nothing {paid.idle:.2f}"
+        console.print(
+            Text.assemble(
+                ("what play pays  ", "bold"),
+                f"always invalid {paid.invalid:.2f}{idle}, random {paid.random:.2f}, expert "
+                f"{paid.expert:.2f}",
+            )
+        )
 
 
 def _triage(found: Preflight) -> Text:

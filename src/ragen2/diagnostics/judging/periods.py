@@ -96,11 +96,14 @@ class Period:
 
     @property
     def traces_needed(self) -> int:
-        """About how many traces of so many prompts tell a half from none, rounded up to two digits."""
+        """About how many traces of so many prompts tell a half from none, rounded up to two digits.
+
+        Twice as many as there are at least, since those did not do.
+        """
         edges = rank_edges(self.num_prompts)
         even = np.diff(edges, prepend=0) / self.num_prompts * self.num_traces
         known = RankCounts(self.num_prompts, edges, tuple(even.tolist()))
-        needed = max(traces_to_detect([known], HALF), float(self.num_traces))
+        needed = max(traces_to_detect([known], HALF), 2.0 * self.num_traces)
         unit = 10 ** max(0, math.floor(math.log10(needed)) - 1)
         return int(math.ceil(needed / unit) * unit)
 

@@ -62,7 +62,7 @@ class Collapse(Diagnostic):
         description="tokens read at most, in each scope; past it fewer pairs are scored, then "
         "fewer traces; left out, no limit",
     )
-    resamples: int = Field(200, ge=100, description="bootstrap and permutation draws")
+    resamples: int = Field(200, ge=100, le=1_000_000, description="bootstrap and permutation draws")
     interval: Literal["batch", "population"] = Field(
         "batch",
         description="what intervals are for: these prompts, or batches of as many others like them",

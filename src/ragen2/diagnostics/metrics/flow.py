@@ -64,8 +64,12 @@ class Flow(Diagnostic):
     max_traces: int = Field(
         32, ge=FEWEST_TRACES, description="replies scored at most, in each scope"
     )
-    swaps: int = Field(2, ge=1, description="other prompts whose reasoning a reply is tried with")
-    resamples: int = Field(200, ge=100, description="bootstrap, sign-flip and permutation draws")
+    swaps: int = Field(
+        2, ge=1, le=10_000, description="other prompts whose reasoning a reply is tried with"
+    )
+    resamples: int = Field(
+        200, ge=100, le=1_000_000, description="bootstrap, sign-flip and permutation draws"
+    )
 
     def measure(self, evidence: Evidence) -> Measured:
         """The links of each scope, under ``flow/<scope>/``."""

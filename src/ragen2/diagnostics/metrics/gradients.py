@@ -19,7 +19,8 @@ from ragen2.types import FloatArray
 
 PARTS = ("task", "kl", "entropy")
 """Parts whose directions are compared."""
-ALL_PARTS = ("task", "centred", "kl", "entropy")
+Part = Literal["task", "centred", "kl", "entropy"]
+ALL_PARTS: tuple[Part, ...] = ("task", "centred", "kl", "entropy")
 """Parts that have a norm, in reading order."""
 
 
@@ -62,7 +63,7 @@ class PromptGradient:
 class NormTrend:
     """How a part's norm goes with reward variance over the buckets."""
 
-    part: str
+    part: Part
     lowest: float
     """Norm in the bucket of lowest variance."""
     highest: float
@@ -136,7 +137,7 @@ def cosines(vectors: Mapping[str, Gradient]) -> dict[str, float]:
     return found
 
 
-def _trend(part: str, variances: Sequence[float], norms: Sequence[float]) -> NormTrend:
+def _trend(part: Part, variances: Sequence[float], norms: Sequence[float]) -> NormTrend:
     smallest = min(norms)
     return NormTrend(
         part=part,

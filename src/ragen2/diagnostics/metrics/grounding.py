@@ -30,6 +30,8 @@ from ragen2.types import FloatArray, IntArray, ScoreMatrix
 
 RANKS = (1, 2, 4, 8, 16, 32)
 """Last rank of each bin but the last bin, which has the rest."""
+LEAST_CHANCE, MOST_TRACES = 1e-9, 1e9
+"""Of a record that can be believed; the chance is one over its prompts."""
 STRENGTHS = (1.0, 1.5, 2.0, 3.0, math.inf)
 """Means mu of grounded traces; infinity has its own prompt first, always."""
 SHARES_S = np.linspace(0.0, 1.0, 51)
@@ -99,15 +101,15 @@ def recorded_counts(metrics: Mapping[str, float]) -> RankCounts | None:
 
     Records of earlier versions stop at rank 8: they have fewer bins.
     """
-    chance = metrics.get("retrieval_chance", 1.0)
-    prompts = round(1.0 / chance) if chance > 0.0 else 1
-    if prompts < 2 or "retrieval_accuracy" not in metrics:
+    chance, traces = metrics.get("retrieval_chance", 1.0), metrics.get("num_traces", 0.0)
+    prompts = round(1.0 / chance) if chance > LEAST_CHANCE else 1
+    if prompts < 2 or not 1.0 <= traces < MOST_TRACES or "retrieval_accuracy" not in metrics:
         return None
     known = {1: metrics["retrieval_accuracy"]}
     known |= {k: metrics[name] for k in RANKS[1:] if (name := f"retrieval_accuracy@{k}") in metrics}
     edges = rank_edges(prompts, tuple(known))
-    shares = np.diff([known.get(last, 1.0) for last in edges], prepend=0.0)
-    counts = np.maximum(shares, 0.0) * metrics["num_traces"]
+    within = [*(min(1.0, max(0.0, known[last])) for last in edges[:-1]), 1.0]
+    counts = np.maximum(np.diff(within, prepend=0.0), 0.0) * traces
     return RankCounts(prompts, edges, tuple(counts.tolist()))
 
 

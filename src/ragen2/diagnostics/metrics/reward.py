@@ -82,7 +82,7 @@ def invalid_gain(groups: Sequence[Group]) -> float | None:
     gains = []
     for group in groups:
         invalid_G = np.array(
-            [not one.turns[0].reply.valid for one in group.trajectories if one.turns]
+            [bool(one.turns[0].problem) for one in group.trajectories if one.turns]
         )
         returns_G = np.array([one.reward for one in group.trajectories if one.turns])
         if invalid_G.any() and not invalid_G.all():

@@ -14,7 +14,16 @@ from ragen2.diagnostics.base import Diagnostic, Evidence, Measured, Metrics
 from ragen2.diagnostics.metrics.quotation import quotation
 from ragen2.diagnostics.statistics.resampling import permutation_p_value
 from ragen2.seeding import stream
-from ragen2.types import Finish, FloatArray, Group, IntArray, StopReason, Trajectory, context_key
+from ragen2.types import (
+    Finish,
+    FloatArray,
+    Group,
+    IntArray,
+    StopReason,
+    Trajectory,
+    Turn,
+    context_key,
+)
 
 Symbols = Sequence[Hashable]
 """A trajectory as a sequence of turns that can be told apart."""
@@ -53,7 +62,9 @@ def surface(groups: Sequence[Group]) -> Metrics:
     if turns:
         first = [one.turns[0].reply.reasoning for one in trajectories if one.turns]
         metrics |= {
-            "format_validity": float(np.mean([turn.reply.valid for turn in turns])),
+            "format_validity": float(np.mean([not turn.problem for turn in turns])),
+            "parsed_ratio": float(np.mean([turn.reply.valid for turn in turns])),
+            **_action_ratios(turns),
             "reply_tokens": float(np.mean([len(turn.completion.ids_T) for turn in turns])),
             "reasoning_tokens": float(np.mean([len(turn.reasoning_ids_T) for turn in turns])),
             "cut_ratio": float(
@@ -62,6 +73,20 @@ def surface(groups: Sequence[Group]) -> Metrics:
             "distinct_reasoning_ratio": len(set(first)) / len(first),
         }
     return metrics
+
+
+def _action_ratios(turns: Sequence[Turn]) -> Metrics:
+    """Shares of actions that the environment knew, and of those that changed something.
+
+    Records of older versions say neither.
+    """
+    known = sum(len(turn.executed) for turn in turns)
+    all_ = known + sum(len(turn.unknown) for turn in turns)
+    flags = [flag for turn in turns for flag in turn.effective or ()]
+    if not all_ or len(flags) != known:
+        return {}
+    found = {"known_actions_ratio": known / all_}
+    return found | ({"effective_actions_ratio": sum(flags) / known} if known else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +145,9 @@ class Actions(Diagnostic):
 
     kind: Literal["actions"] = "actions"
 
-    resamples: int = Field(200, ge=100, description="shuffles of each trajectory's turns")
+    resamples: int = Field(
+        200, ge=100, le=1_000_000, description="shuffles of each trajectory's turns"
+    )
 
     def measure(self, evidence: Evidence) -> Measured:
         """All under ``rollout/``; what needs longer episodes than there are is left out."""

@@ -70,6 +70,7 @@ class Triage(Diagnostic):
     replays: int = Field(
         4,
         ge=0,
+        le=10_000,
         description="plays of each contrast (expert, random) on a flat prompt; 0: rollouts alone",
     )
     low_std: float = Field(

@@ -62,8 +62,10 @@ class Vision(Diagnostic):
     max_traces: int = Field(
         32, ge=FEWEST_TRACES, description="reasoning traces scored at most, in each turn position"
     )
-    swaps: int = Field(2, ge=1, description="other images that each reasoning trace is scored with")
-    resamples: int = Field(200, ge=100, description="bootstrap draws")
+    swaps: int = Field(
+        2, ge=1, le=10_000, description="other images that each reasoning trace is scored with"
+    )
+    resamples: int = Field(200, ge=100, le=1_000_000, description="bootstrap draws")
 
     def measure(self, evidence: Evidence) -> Measured:
         """All under ``vision/<turn>/``; the split of the information for the first turn only."""

@@ -107,7 +107,7 @@ def _on_every_seed(find: SeedClaim) -> Claim:
                 problem = find(trial, seed)
             except RagenError:
                 raise
-            except Exception as error:  # noqa: BLE001  # whatever an environment raises is the finding
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever an environment raises is the finding
                 problem = f"it raised {type(error).__name__}: {error}"
             if problem:
                 return f"seed {seed}: {problem}"
@@ -221,7 +221,8 @@ def _cannot_be_written(trial: Trial, seed: int) -> str:
     if not plan:
         return "the expert has no plan at the start"
     for action in (*plan, legal_action(trial.env, seed)):
-        if not isinstance(action, str) or not action.strip() or "||" in action:
+        parts = isinstance(action, str) and "||" in action and not trial.env.one_action
+        if not isinstance(action, str) or not action.strip() or parts:
             return f"{action!r} cannot stand in a reply"
     reasoning = episode.explain(plan[:2], stream("check", "explain"))
     if not reasoning.strip() or any(tag in reasoning for tag in TAGS):

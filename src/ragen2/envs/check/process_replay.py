@@ -93,7 +93,7 @@ def _provoke(env: Env, seed: int, step_seconds: float) -> None:
         with _Deadline(f"action {_short(action)} of seed {seed}", step_seconds) as doing:
             try:
                 line = take(episode, action)
-            except Exception as error:  # noqa: BLE001  # any exception is the finding
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # any exception is the finding
                 _say(problem=f"{doing} raised {type(error).__name__}: {_short(str(error))}")
                 continue
         if not isinstance(line.observation, str):

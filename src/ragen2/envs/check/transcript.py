@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 
 from ragen2.envs.base import Env, Episode, Step, image_name
 from ragen2.seeding import stream
+from ragen2.time_limit import within
 
 ODD_ACTIONS_PER_SEED = 3
+HANG_SECONDS = 60.0
+"""After which a step is no longer waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Transcript:
 def take(episode: Episode, action: str) -> PlayedAction:
     """Take one action and write it down."""
     began = time.monotonic()
-    step = episode.step(action)
+    step = within(HANG_SECONDS, episode.step, action)
     observation = episode.observation
     return PlayedAction(action, step, observation, time.monotonic() - began, image_name(episode))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import textwrap
 import threading
@@ -12,7 +13,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, Waits
+from ragen2.envs.base import Easier, Env, Episode, Step, Waits
 from ragen2.envs.deepcoder.answers import Problem, grade
 from ragen2.envs.deepcoder.formats import problems_of
 from ragen2.envs.deepcoder.problems import own_problem
@@ -22,6 +23,9 @@ from ragen2.errors import EnvError
 from ragen2.sandbox import Demand, ResourceLimits, Sandbox, Status, best_isolation
 
 MAX_PROGRAM_CHARACTERS = 200_000
+_BY_THE_MACHINE: tuple[Status, ...] = ("time", "unrun", "crash")
+"""Endings that another machine, or this one at another time, might have spared a program."""
+_log = logging.getLogger(__name__)
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
 _PHRASES = {
     "ok": "a wrong answer",
@@ -31,9 +35,7 @@ _PHRASES = {
     "output": "too much output",
     "disk": "too much written",
     "crash": "a crash",
-    "forbidden": "a forbidden act",
     "unrun": "no time left",
-    "lost": "no result",
 }
 _GUESSES: dict[str, tuple[str, ...]] = {
     "stdin": ("print(0)", "print(input())", "print(len(input().split()))", "print(True)"),
@@ -65,7 +67,7 @@ class DeepCoder(Env):
     memory_mb: int = Field(512, ge=64, description="memory that a program may use")
     isolation: Demand = Field(
         "auto",
-        description="strong: bubblewrap or an error; weak: without it; auto: strong if it works",
+        description="strong: bubblewrap; weak: Landlock; container: gVisor or runc; auto: the first",
     )
 
     @model_validator(mode="after")
@@ -78,6 +80,9 @@ class DeepCoder(Env):
             )
         return self
 
+    one_action: ClassVar[bool] = True
+    thoughts: ClassVar[str] = "how the program will work, in two or three sentences"
+    reply_tokens: ClassVar[int] = 1024
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
 
@@ -85,12 +90,24 @@ class DeepCoder(Env):
     def instruction(self) -> str:
         """Rules and a worked reply."""
         return (
-            "You solve programming tasks in Python 3 with its standard library. Write the whole "
-            "program: either it reads standard input and prints the answer, or it defines the "
-            "function asked for. Hidden tests run it; the reward is the share that passes. "
+            f"{self.rules} "
             "Example: <think>read two numbers and print their sum</think>"
             "<answer>a, b = map(int, input().split())\nprint(a + b)</answer>"
         )
+
+    @property
+    def rules(self) -> str:
+        """What a program must be, and what it is paid for."""
+        return (
+            "You solve programming tasks in Python 3 with its standard library. Write the whole "
+            "program: either it reads standard input and prints the answer, or it defines the "
+            "function asked for. Hidden tests run it; the reward is the share that passes."
+        )
+
+    @property
+    def answer_form(self) -> str:
+        """A program."""
+        return "the whole program"
 
     @property
     def waits_for(self) -> Waits:
@@ -101,6 +118,14 @@ class DeepCoder(Env):
     def limits(self) -> ResourceLimits:
         """What a program may use."""
         return ResourceLimits(self.seconds_per_test, self.seconds_per_program, self.memory_mb)
+
+    @property
+    def easier(self) -> Easier:
+        """Generated problems up to a lower level."""
+        return tuple(
+            {"min_level": min(self.min_level, most), "max_level": most}
+            for most in range(1, self.max_level if not self.data else 1)
+        )
 
     def start(self, seed: int, luck: int) -> CodeEpisode:
         """The problem of ``seed``; nothing in it depends on luck."""
@@ -179,7 +204,7 @@ class _Verdict:
     """What is known about one program; whoever asks first finds out, the others wait for that."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    found: tuple[tuple[bool, ...], Status] | None = None
+    found: tuple[tuple[bool, Status], ...] | None = None
 
 
 _verdicts_lock = threading.Lock()
@@ -193,15 +218,55 @@ def _verdict(problem: Problem, program: str, limits: ResourceLimits, demand: Dem
 def _graded(
     problem: Problem, program: str, limits: ResourceLimits, demand: Demand
 ) -> tuple[tuple[bool, ...], Status]:
-    """Which tests ``program`` passes and how it first fails: the same text always gets the same."""
+    """Which tests ``program`` passes and how it first fails: the same text always gets the same.
+
+    That it first fails with ``ok`` means: by a wrong answer.
+    """
+    results = _results(problem, program, limits, demand)
+    is_in_python = problem.solution and any(case.given.check for case in problem.cases)
+    counted = _counted(problem, limits, demand) if is_in_python else tuple(range(len(results)))
+    passed = tuple(results[index][0] for index in counted)
+    failures = (results[index][1] for index in counted if not results[index][0])
+    return passed, next(failures, "ok")
+
+
+def _results(
+    problem: Problem, program: str, limits: ResourceLimits, demand: Demand
+) -> tuple[tuple[bool, Status], ...]:
+    """Of each test, whether ``program`` passes it and how it ended."""
     with _verdicts_lock:  # two threads that both miss would otherwise get two verdicts
         verdict = _verdict(problem, program, limits, demand)
     with verdict.lock:
         if verdict.found is None:
             sandbox = Sandbox(limits, best_isolation(demand))
             result = grade(program, problem.cases, sandbox, problem.prelude)
-            verdict.found = result.passed, result.first_failure
+            statuses = (outcome.status for outcome in result.outcomes)
+            verdict.found = tuple(zip(result.passed, statuses, strict=True))
         return verdict.found
+
+
+@lru_cache(maxsize=1024)
+def _counted(problem: Problem, limits: ResourceLimits, demand: Demand) -> tuple[int, ...]:
+    """The tests that count: of those written in Python, not the ones that the problem's own solution fails.
+
+    One that it has no time for counts: a busy machine decides nothing. Where none would be left, all count.
+    """
+    every = tuple(range(len(problem.cases)))
+    results = _results(problem, problem.solution, limits, demand)
+    refuses = [
+        bool(case.given.check) and not passed and status not in _BY_THE_MACHINE
+        for case, (passed, status) in zip(problem.cases, results, strict=True)
+    ]
+    counted = tuple(index for index in every if not refuses[index])
+    if any(refuses):
+        _log.warning(
+            "problem %s: its own solution fails %d of %d tests, %s",
+            problem.name,
+            sum(refuses),
+            len(every),
+            "which are left out" if counted else "which count all the same: there are no others",
+        )
+    return counted or every
 
 
 def _problem(env: DeepCoder, seed: int) -> Problem:

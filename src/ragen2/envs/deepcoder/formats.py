@@ -1,7 +1,7 @@
 """Programming problems from files, in the formats of their publishers.
 
-MBPP (plain, sanitized), TACO and APPS, PrimeIntellect, LiveCodeBench, DeepCoder, CodeContests, P3
-and Exercism records are told apart by their fields; ``ragen2.envs.toolkit.records`` reads the files.
+MBPP (plain, sanitized), HumanEval, TACO and APPS, PrimeIntellect, LiveCodeBench, DeepCoder, CodeContests,
+P3 and Exercism records are told apart by their fields; ``ragen2.envs.toolkit.records`` reads the files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import pickletools
 import re
 import zlib
@@ -18,11 +19,21 @@ from functools import lru_cache
 from typing import Any
 
 from ragen2.envs.deepcoder.answers import Case, Problem, parse_literal
-from ragen2.envs.deepcoder.hidden_tests import case_of, cases_of_unittest, first_call
+from ragen2.envs.deepcoder.hidden_tests import (
+    api_of,
+    check_of_asserts,
+    check_of_candidate,
+    check_of_puzzle,
+    checks_of_unittest,
+    first_call,
+    is_judgeable,
+    is_python,
+)
 from ragen2.envs.toolkit.records import Record, TaskSet, read_records, separate_tasks, split_tasks
 from ragen2.errors import EnvError
 from ragen2.sandbox import Given
 
+_log = logging.getLogger(__name__)
 _TEXT_OPCODES = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
 _HARMLESS_OPCODES = ("PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP")
 
@@ -48,7 +59,7 @@ def cases_of(tests: list[Any], entry: str) -> tuple[list[Case], str]:
             cases.append(_call_case(test, name))
         else:
             cases.append(Case(Given(stdin=_text(test["input"])), (_text(test["output"]),)))
-    is_call = any(case.given.probes is not None for case in cases)
+    is_call = any(case.given.call for case in cases)
     return cases, entry if is_call else ""
 
 
@@ -111,10 +122,10 @@ def _call_case(test: dict[str, Any], name: str) -> Case:
     else:
         arguments = list(given)
     if isinstance(expected, str):
-        return Case(Given(probes=((name, arguments),)), (parse_literal(expected), expected))
+        return Case(Given(call=(name, arguments)), (parse_literal(expected), expected))
     wrapped = isinstance(expected, list) and len(expected) == 1
     accepted = (expected, expected[0]) if wrapped else (expected,)
-    return Case(Given(probes=((name, arguments),)), accepted)
+    return Case(Given(call=(name, arguments)), accepted)
 
 
 def _text(value: Any) -> str:
@@ -133,8 +144,9 @@ _PRELUDE = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
     "from bisect import *\nfrom collections import *\nfrom functools import *\n"
     "from heapq import *\nfrom itertools import *\nfrom math import *\nfrom typing import *\n"
+    "from builtins import pow\n"
 )
-"""What LeetCode-style starter code takes for granted."""
+"""What LeetCode-style starter code takes for granted; math's ``pow`` knows no modulus."""
 _PYTHON3 = 3
 """CodeContests' number for the language."""
 
@@ -155,7 +167,18 @@ def problems_of(
 
 
 def _read_file(source: str, max_tests: int) -> list[Problem]:
-    problems = [_limited(problem, max_tests) for problem in read_problems(read_records(source))]
+    read = [_problem(record, number) for number, record in enumerate(read_records(source))]
+    problems = [_limited(problem, max_tests) for problem in read if problem.cases]
+    if num_left_out := sum(problem.num_left_out for problem in read):
+        _log.warning(
+            "%s: %d of %d tests are left out (the program's own objects would decide, they reach into its "
+            "process, or are no methods of a TestCase), and %d of %d problems, which have no other tests",
+            source,
+            num_left_out,
+            num_left_out + sum(len(problem.cases) for problem in read),
+            len(read) - len(problems),
+            len(read),
+        )
     if not problems:
         raise EnvError(
             f"{source} holds no problem with tests; see the page of DeepCoder for formats"
@@ -165,24 +188,20 @@ def _read_file(source: str, max_tests: int) -> list[Problem]:
 
 def read_problems(records: Iterable[Record]) -> list[Problem]:
     """Problems of all records that have tests; ``EnvError`` names one that cannot be read."""
-    problems = []
-    for number, record in enumerate(records):
-        try:
-            problem = _problem(record, number)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            name = record.get("id", record.get("task_id", number))
-            raise EnvError(
-                f"problem {name} cannot be read ({error}); correct or remove it"
-            ) from error
-        if problem.cases:
-            problems.append(problem)
-    return problems
+    problems = (_problem(record, number) for number, record in enumerate(records))
+    return [problem for problem in problems if problem.cases]
 
 
 def _problem(record: Record, number: int) -> Problem:
+    name = str(record.get("id") or record.get("task_id") or number)
     for field, build in _FORMATS.items():
         if record.get(field):
-            return build(record, str(record.get("id") or record.get("task_id") or number))
+            try:
+                return build(record, name)
+            except (ValueError, TypeError, LookupError, AttributeError, SyntaxError) as error:
+                raise EnvError(
+                    f"problem {name} cannot be read ({error}); correct or remove it"
+                ) from error
     raise EnvError(
         f"problem {number} has the fields {', '.join(sorted(record))}, none of which holds tests; "
         f"known: {', '.join(_FORMATS)}"
@@ -200,15 +219,40 @@ def _from_asserts(record: Record, name: str) -> Problem:
     entry, call = first_call(str(tests[0]))
     entry = str(record.get("entry_point") or entry)
     prompt = _first(record, "text", "prompt").strip()
+    solution = str(record.get("code") or record.get("solution") or "")
+    api = api_of(solution)
+    judgeable = [str(test) for test in tests if is_judgeable(f"{setup}\n{test}", api)]
     return Problem(
         name=name,
         statement=f"{prompt}\nCall the function {entry}. Example call: {call}",
         form="call",
-        cases=tuple(case_of(str(test), setup) for test in tests),
-        solution=_first(record, "code", "solution"),
+        cases=tuple(check_of_asserts(test, setup, api) for test in judgeable),
+        solution=solution,
         summary=prompt,
         entry=entry,
         split=str(record.get("split") or _mbpp_split(record.get("task_id"))),
+        num_left_out=len(tests) - len(judgeable),
+    )
+
+
+def _from_candidate_check(record: Record, name: str) -> Problem:
+    """HumanEval: the start of a function, and a function that checks it as a whole."""
+    start, entry, test = (str(record[field]) for field in ("prompt", "entry_point", "test"))
+    solution = start + str(record.get("canonical_solution") or "")
+    api = api_of(solution)
+    judgeable = is_judgeable(test, api)
+    given = _PRELUDE + next(text for text in (solution, start, "") if is_python(text))
+    return Problem(
+        name=name,
+        statement=f"Write the whole program, with this function completed:\n{start.strip()}",
+        form="call",
+        cases=(check_of_candidate(test, entry, given, api),) if judgeable else (),
+        solution=solution if record.get("canonical_solution") else "",
+        summary=f"the function {entry}",
+        entry=entry,
+        prelude=_PRELUDE,
+        split=str(record.get("split") or ""),
+        num_left_out=int(not judgeable),
     )
 
 
@@ -248,16 +292,11 @@ def _from_puzzle(record: Record, name: str) -> Problem:
         f"Write a function {header.removeprefix('def ').rstrip(': ')} whose result makes sat true."
     )
     explanation = str(record.get("docstring") or "").strip().strip('"')
-    case = Case(
-        Given(probes=((entry, []),)),
-        judge="sat(answers[0]) is True",
-        judge_setup=f"from typing import *\n{sat}",
-    )
     return Problem(
         name=name,
         statement=f"{ask}\n{sat}",
         form="call",
-        cases=(case,),
+        cases=(check_of_puzzle(sat, entry),),
         solution=str(record.get("solution") or ""),
         summary=explanation or f"an answer that {name} accepts",
         entry=entry,
@@ -271,12 +310,16 @@ def _from_unittest(record: Record, name: str) -> Problem:
     module = str(record.get("solution_file") or "").removesuffix(".py")
     starter = str(record.get("starter_code") or "").strip()
     prompt = str(record.get("prompt") or "").strip()
+    solution = str(record.get("solution") or "")
+    api = api_of(starter, solution)
+    cases, num_left_out = checks_of_unittest(str(record["test_code"]), module, api)
     return Problem(
         name=name,
         statement=f"{prompt}\nUse this starter code:\n{starter}",
         form="call",
-        cases=tuple(cases_of_unittest(str(record["test_code"]), module)),
-        solution=str(record.get("solution") or ""),
+        cases=tuple(cases),
+        num_left_out=num_left_out,
+        solution=solution,
         summary=_first_sentence(prompt.removeprefix("# Instructions")),
         level=_level(record.get("difficulty")),
         entry=_entry(record, starter),
@@ -292,6 +335,7 @@ _FORMATS: dict[str, Callable[[Record, str], Problem]] = {
     "sat": _from_puzzle,
     "test_code": _from_unittest,
     "test_list": _from_asserts,
+    "test": _from_candidate_check,
     **dict.fromkeys(("tests", "input_output", "verification_info", *_CONTEST_FIELDS), _from_tests),
 }
 """How to read a record, by the field that holds its tests."""

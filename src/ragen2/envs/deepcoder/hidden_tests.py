@@ -1,8 +1,9 @@
-"""Turn assert statements and ``unittest`` methods into tests whose expected values stay with us.
+"""Tests that are Python (assert statements, ``check(candidate)``, ``unittest``, P3's ``sat``) as checks.
 
-What a method does with the program becomes a script that collects answers; what it compares them
-with is read here and never enters the program's process. Methods that do more than that (loops,
-helpers, mocks) are left out.
+A check runs unchanged in a process without the program; see ``ragen2.sandbox.Check``. What it may use of the
+program's objects is read off the reference solution: its classes, with their methods and attributes. A test
+that asks the program's own objects whether they are equal, that tells them the answer by calculating with
+them, or that replaces parts of the program's process cannot be judged from another one and is left out.
 """
 
 from __future__ import annotations
@@ -10,24 +11,138 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ragen2.envs.deepcoder.answers import Case
-from ragen2.sandbox import Given
+from ragen2.sandbox import Check, Given
 
-_KNOWN = frozenset(dir(builtins))
+MODULE = "program"
+_BUILTINS = frozenset(dir(builtins))
+_COMPARISONS = frozenset(
+    ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__bool__")
+)
+_CALCULATIONS = frozenset(
+    (
+        "__add__",
+        "__sub__",
+        "__mul__",
+        "__truediv__",
+        "__floordiv__",
+        "__mod__",
+        "__pow__",
+        "__matmul__",
+    )
+)
+_Method = ast.FunctionDef | ast.AsyncFunctionDef
+_FIXTURES = ("setUpModule", "setUpClass", "setUp", "tearDown", "tearDownClass", "tearDownModule")
+_PATCHING = frozenset(
+    (
+        *("mock", "patch", "stdout", "stdin", "open", "StringIO", "pytest", "monkeypatch"),
+        *("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex"),
+    )
+)
+"""Names by which a test reaches into the program's process in ways that a call does not."""
 
 
-def case_of(statement: str, setup: str = "") -> Case:
-    """The case that one assert statement describes; ``ValueError`` when it is none."""
-    try:
-        (node,) = ast.parse(statement.strip()).body
-        known = _KNOWN | _names_bound(setup) | set(sys.stdlib_module_names)
-    except SyntaxError as error:
-        raise ValueError(f"{statement!r} is not Python: {error}") from error
-    if not isinstance(node, ast.Assert):
-        raise ValueError(f"{statement!r} is not an assert statement")  # noqa: TRY004 - of a file
-    return _equation(node.test, known, setup) or _judged(node.test, known, setup)
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What tests may use of a program, read off the code that solves the problem or starts it."""
+
+    names: frozenset[str] = frozenset()
+    """Everything that the code defines at its top."""
+    imports: str = ""
+    """Its imports: a test may rely on them."""
+    classes: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    compares: bool = False
+    """Whether its objects can be compared with each other, by rules of their own."""
+    calculates: bool = False
+    """Whether its objects can be calculated with."""
+
+
+def api_of(*sources: str) -> Api:
+    """The common interface of several pieces of code; one that is no Python adds nothing."""
+    trees = [tree for source in sources if (tree := _parsed(source))]
+    body = [node for tree in trees for node in tree.body]
+    classes = [node for node in body if isinstance(node, ast.ClassDef)]
+    imports = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    usable = [ast.unparse(node) for node in imports if not _foreign(node, "")]
+    return Api(
+        names=frozenset(_defined(body)),
+        imports="\n".join(dict.fromkeys(usable)),
+        classes=frozenset(node.name for node in classes),
+        attributes=frozenset(name for node in classes for name in _attributes(node)),
+        compares=any(_compares(node) for node in classes),
+        calculates=any(_CALCULATIONS & set(_defined(node.body)) for node in classes),
+    )
+
+
+def check_of_asserts(statements: str, setup: str, api: Api) -> Case:
+    """The case of assert statements that call the program's functions by name."""
+    tree = _test(statements)
+    if not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
+        raise ValueError(f"{statements!r} is not an assert statement")
+    source = f"{setup}\n{statements}\n"
+    return _case(f"{_imports(source, api)}\n{source}", MODULE, api)
+
+
+def check_of_candidate(source: str, entry: str, given: str, api: Api) -> Case:
+    """HumanEval: a function ``check`` that takes the function under test.
+
+    That function alone is the program's. Helpers are those of ``given``, the prompt with its imports: a
+    program that may bring its own could make them say what it likes.
+    """
+    used, own = _names(_test(source)), set(_defined(ast.walk(_test(f"{given}\n{source}"))))
+    lines = [f"import {name}" for name in sorted(used - own) if name in sys.stdlib_module_names]
+    lines += [f"from {MODULE} import {name}" for name in sorted(_names(_test(entry)))]
+    head = "\n".join(lines)
+    return _case(f"{given}\n{head}\n{source}\ncheck({entry})\n", MODULE, api)
+
+
+def check_of_puzzle(sat: str, entry: str) -> Case:
+    """P3: any answer of the annotated type that makes ``sat`` true will do."""
+    functions = [node for node in _test(sat).body if isinstance(node, ast.FunctionDef)]
+    annotation = functions[-1].args.args[0].annotation if functions else None
+    wanted = ast.unparse(annotation) if annotation else "Any"
+    source = (
+        f"from typing import *\n{_FITS}\n{sat}\nfrom {MODULE} import {entry} as _answer\n"
+        f"_found = _answer()\nassert _fits(_found, {wanted})\nassert sat(_found) is True\n"
+    )
+    return Case(Given(check=Check(source)))
+
+
+def checks_of_unittest(source: str, module: str, api: Api) -> tuple[list[Case], int]:
+    """One case for every test method that can be judged, and how many tests cannot; ``module`` is tested."""
+    tree = _test(source)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    lines = [line for owner in classes.values() if _is_case(line := _lineage(owner, classes))]
+    seen = {method for line in lines for part in line for method in _tests(part.body)}
+    num_left_out = len(set(_tests(ast.walk(tree))) - seen)
+    cases = []
+    for line in lines:
+        methods = {node.name: node for part in reversed(line) for node in _tests(part.body)}
+        for method in methods.values():
+            if _is_judgeable(tree, line, method, module, api):
+                one = f"{line[0].name}({method.name!r})"
+                run = f"__import__('unittest').TestSuite([{one}]).debug()\n"
+                cases.append(_case(f"{source}\n{run}", module, api))
+            else:
+                num_left_out += 1
+    return cases, num_left_out or int(not cases)
+
+
+def is_judgeable(source: str, api: Api) -> bool:
+    """Whether a test without methods can be judged away from the program."""
+    tree = _test(source)
+    if any(_foreign(node, MODULE) for node in ast.walk(tree)) or _reaches_in([tree]):
+        return False
+    return not _asks_objects(tree, api.names, api)
+
+
+def is_python(source: str) -> bool:
+    """Whether ``source`` is a whole piece of Python."""
+    return _parsed(source) is not None
 
 
 def first_call(statement: str) -> tuple[str, str]:
@@ -35,257 +150,246 @@ def first_call(statement: str) -> tuple[str, str]:
     for node in ast.walk(ast.parse(statement.strip())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
-            if name not in _KNOWN:
+            if name not in _BUILTINS:
                 return name, ast.unparse(node)
     return "", ""
 
 
-def _equation(test: ast.expr, known: frozenset[str], setup: str) -> Case | None:
-    """``f(x) == literal``, ``f(x)`` or ``not f(x)``, which need no judge."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _truth(test.operand, False, known, setup)
-    if not isinstance(test, ast.Compare):
-        return _truth(test, True, known, setup)
-    if len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Eq, ast.Is)):
+_FITS = '''
+def _fits(value, kind):
+    """Whether a value is of exactly this type, all through; what is not a number is no float."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin is Union:
+        return any(_fits(value, part) for part in parts)
+    if type(value) is not (origin or kind):
+        return False
+    if origin and not parts:
+        return True
+    if origin is dict:
+        return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
+    if origin is tuple and not parts[-1] is Ellipsis:
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    if origin:
+        return all(_fits(item, parts[0]) for item in value)
+    return value is None or value == value
+'''
+
+
+def _case(source: str, module: str, api: Api) -> Case:
+    return Case(Given(check=Check(source, module, api.classes, api.attributes)))
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
         return None
-    for asked, literal in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-        try:
-            expected = ast.literal_eval(literal)
-        except ValueError:
-            continue
-        return Case(Given(probes=(ast.unparse(asked),), setup=setup), (expected,))
-    return None
 
 
-def _truth(test: ast.expr, expected: bool, known: frozenset[str], setup: str) -> Case | None:
-    if not (isinstance(test, ast.Call) and _needs_program(test, known)):
-        return None
-    return Case(Given(probes=(f"bool({ast.unparse(test)})",), setup=setup), (expected,))
+def _test(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise ValueError(f"{source!r} is not Python: {error}") from error
 
 
-def _judged(test: ast.expr, known: frozenset[str], setup: str) -> Case:
-    """Anything else: the program's part is asked for, the rest is for the judge."""
-    taker = _TakeOut(known)
-    judge = ast.unparse(taker.visit(test))
-    modules = {
-        node.id
-        for node in ast.walk(test)
-        if isinstance(node, ast.Name) and node.id in sys.stdlib_module_names
+def _imports(source: str, api: Api) -> str:
+    """Imports of what ``source`` uses and does not define: from the program, or as the solution does."""
+    nodes = list(ast.walk(_test(source)))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    own = set(_defined(nodes))
+    of_program = {
+        name
+        for name in used - own
+        if name in api.names or not (name in _BUILTINS or name in sys.stdlib_module_names)
     }
-    imports = "".join(f"import {name}\n" for name in sorted(modules))
-    probes = tuple(taker.probes)
-    return Case(Given(probes=probes, setup=setup), judge=judge, judge_setup=imports + setup)
+    imported = _bound_by_imports(api.imports)
+    modules = {name for name in used - own - of_program if name in sys.stdlib_module_names}
+    lines = [f"import {name}" for name in sorted(modules - imported)]
+    lines += [api.imports] if imported & used else []
+    lines += [f"from {MODULE} import {name}" for name in sorted(of_program - imported)]
+    return "\n".join(lines)
 
 
-class _TakeOut(ast.NodeTransformer):
-    """Replaces every part that needs the program by ``answers[i]`` and remembers it."""
-
-    def __init__(self, known: frozenset[str]) -> None:
-        self.known = known
-        self.probes: list[str] = []
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        """Take a call, attribute, subscript or name that starts from the program's names."""
-        chain = (ast.Call, ast.Attribute, ast.Subscript, ast.Name)
-        if not (isinstance(node, chain) and _needs_program(node, self.known)):
-            return self.generic_visit(node)
-        self.probes.append(ast.unparse(node))
-        return ast.parse(f"answers[{len(self.probes) - 1}]", mode="eval").body
+def _bound_by_imports(imports: str) -> set[str]:
+    return {
+        (name.asname or name.name).partition(".")[0]
+        for node in ast.parse(imports).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in node.names
+    }
 
 
-def _needs_program(node: ast.expr, known: frozenset[str]) -> bool:
-    """Whether the thing called or looked into is a name that only the program can define."""
-    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return isinstance(node, ast.Name) and node.id not in known
-
-
-def _names_bound(setup: str) -> set[str]:
-    """Names that the setup code defines."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(setup)):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {(name.asname or name.name).partition(".")[0] for name in node.names}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that statements, arguments and targets among ``nodes`` bind."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((name.asname or name.name).partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return found
+            yield node.id
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            yield from _defined(part for part in ast.walk(node) if isinstance(part, ast.Name))
 
 
-_ANSWERS = "_answers"
-_TRUTHS = {"assertTrue": True, "assertFalse": False}
-_EQUATIONS = ("assertEqual", "assertIs", "assertListEqual", "assertDictEqual", "assertTupleEqual")
+def _attributes(owner: ast.ClassDef) -> Iterator[str]:
+    """Methods and attributes that a class gives its objects."""
+    yield from _defined(owner.body)
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ("self", "cls", owner.name):
+                yield node.attr
+        elif isinstance(node, ast.FunctionDef):
+            yield node.name
 
 
-class NotConvertibleError(ValueError):
-    """A test method does something that cannot be split into questions and answers."""
+def _compares(owner: ast.ClassDef) -> bool:
+    decorators = {word for part in owner.decorator_list for word in _words(part)}
+    return bool(_COMPARISONS & set(_defined(owner.body))) or "dataclass" in decorators
 
 
-def cases_of_unittest(source: str, module: str) -> list[Case]:
-    """One case for every test method of ``source`` that can be converted; ``module`` is tested."""
-    tree = ast.parse(source)
-    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    lines = [line for node in imports for line in _import_lines(node, module)]
-    shared = {name: value for node in tree.body for name, value in _literal_of(node, {}).items()}
-    helpers = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    cases = []
-    for owner in tree.body:
-        for method in owner.body if isinstance(owner, ast.ClassDef) else ():
-            if isinstance(method, ast.FunctionDef) and method.name.startswith("test"):
-                try:
-                    cases.append(_Method(lines, shared, helpers).convert(method))
-                except NotConvertibleError:
-                    continue
-    return cases
-
-
-class _Method:
-    """One test method on its way to a script and a list of expected values."""
-
-    def __init__(self, imports: list[str], literals: dict[str, Any], helpers: set[str]) -> None:
-        self.helpers = helpers
-        self.literals = dict(literals)
-        self.lines = [*imports, f"{_ANSWERS} = []"]
-        self.sent: set[str] = set()
-        self.expected: list[Any] = []
-
-    def convert(self, method: ast.FunctionDef) -> Case:
-        for statement in method.body:
-            self._add(statement)
-        if not self.expected:
-            raise NotConvertibleError(method.name)
-        given = Given(probes=(_ANSWERS,), setup="\n".join(self.lines))
-        return Case(given, (self.expected,))
-
-    def _add(self, statement: ast.stmt) -> None:
-        literal = _literal_of(statement, self.literals)
-        if literal:
-            self.literals.update(literal)
-            self.sent -= set(literal)
-        elif isinstance(statement, ast.With):
-            self._add_raising(statement)
-        elif isinstance(statement, ast.Expr) and _assertion(statement.value):
-            self._add_assertion(_assertion(statement.value), statement.value)
-        elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)):
-            self._say(statement)
-        else:
-            raise NotConvertibleError(type(statement).__name__)
-
-    def _add_assertion(self, name: str, call: Any) -> None:
-        arguments = [_without_context(argument) for argument in call.args]
-        if name in _TRUTHS and len(arguments) == 1:
-            self._ask(f"bool({ast.unparse(arguments[0])})", arguments[0], _TRUTHS[name])
-        elif name == "assertIsNone" and len(arguments) == 1:
-            self._ask(ast.unparse(arguments[0]), arguments[0], None)
-        elif name in _EQUATIONS and len(arguments) >= 2:
-            self._add_equation(arguments[0], arguments[1])
-        else:
-            raise NotConvertibleError(name)
-
-    def _add_equation(self, asked: ast.expr, expected: ast.expr) -> None:
-        for question, answer in ((asked, expected), (expected, asked)):
-            if isinstance(answer, ast.Name) and _is_exception(answer.id):
-                self._ask(f"({ast.unparse(question)}).__name__", question, answer.id)
-                return
-            try:
-                value = _value(answer, self.literals)
-            except ValueError:
-                continue
-            self._ask(ast.unparse(question), question, value)
-            return
-        raise NotConvertibleError("both sides need the program")
-
-    def _add_raising(self, statement: ast.With) -> None:
-        """``with self.assertRaises(Error) as name:`` becomes a ``try`` that remembers the error."""
-        (item,) = statement.items if len(statement.items) == 1 else (None,)
-        call = item.context_expr if item else None
-        if not isinstance(call, ast.Call) or _assertion(call) != "assertRaises":
-            raise NotConvertibleError("with")
-        self.lines.append("_caught = None\ntry:")
-        start = len(self.lines)
-        for inner in statement.body:
-            self._say(inner)
-        self.lines[start:] = ["    " + line.replace("\n", "\n    ") for line in self.lines[start:]]
-        self.lines.append("except BaseException as error:\n    _caught = error")
-        self._ask(f"isinstance(_caught, {ast.unparse(call.args[0])})", call, True)
-
-    def _ask(self, question: str, node: ast.AST, expected: Any) -> None:
-        self._send_literals(node)
-        self.lines.append(f"{_ANSWERS}.append({question})")
-        self.expected.append(expected)
-
-    def _say(self, statement: ast.stmt) -> None:
-        if any(isinstance(node, ast.Name) and node.id == "self" for node in ast.walk(statement)):
-            raise NotConvertibleError("self")
-        self._send_literals(statement)
-        self.lines.append(ast.unparse(_Caught().visit(statement)))
-
-    def _send_literals(self, node: ast.AST) -> None:
-        """Define the plain values that ``node`` uses, and only those: others may be answers."""
-        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        if names & self.helpers:
-            raise NotConvertibleError("helper")
-        for name in sorted(names):
-            if name in self.literals and name not in self.sent:
-                self.lines.append(f"{name} = {self.literals[name]!r}")
-                self.sent.add(name)
-
-
-def _import_lines(node: ast.Import | ast.ImportFrom, module: str) -> list[str]:
-    """An import as the script needs it: the tested module is the program itself."""
+def _foreign(node: ast.AST, module: str) -> bool:
+    """Whether a node imports what is neither Python's own nor the module under test by name."""
     if isinstance(node, ast.ImportFrom):
-        if node.module != module:
-            return [] if node.module == "unittest" else [ast.unparse(node)]
-        return [f"{a.asname} = {a.name}" for a in node.names if a.asname]
-    lines = []
-    for alias in node.names:
-        name = "program" if alias.name == module else alias.name
-        if name != "unittest":
-            lines.append(f"import {name} as {alias.asname or alias.name}")
-    return lines
+        names = [node.module or ""]
+        module = "" if node.names[0].name == "*" else module
+    elif isinstance(node, ast.Import):
+        names = [name.name for name in node.names]
+    else:
+        return False
+    roots = {name.partition(".")[0] for name in names}
+    return not roots <= {*sys.stdlib_module_names, module}
 
 
-def _literal_of(statement: ast.stmt, known: dict[str, Any]) -> dict[str, Any]:
-    """The name and plain value that a statement defines, if that is all it does."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return {}
-    try:
-        return {statement.targets[0].id: _value(statement.value, known)}
-    except ValueError:
-        return {}
+def _lineage(owner: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """A class and those of the file that it inherits from, its own first."""
+    line = [owner]
+    for part in line:
+        names = {name for base in part.bases for name in _names(base)}
+        line += [one for name, one in classes.items() if name in names and one not in line]
+    return line
 
 
-def _value(node: ast.expr, known: dict[str, Any]) -> Any:
-    if isinstance(node, ast.Name) and node.id in known:
-        return known[node.id]
-    try:
-        return ast.literal_eval(node)
-    except (TypeError, SyntaxError, MemoryError) as error:
-        raise ValueError(str(error)) from error
+def _is_case(line: Iterable[ast.ClassDef]) -> bool:
+    """Whether unittest would run a class of this lineage."""
+    return any("TestCase" in word for part in line for base in part.bases for word in _words(base))
 
 
-def _assertion(node: ast.expr) -> str:
-    """The name of the ``self.assertSomething`` that is called, or nothing."""
-    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    if not is_method or not isinstance(node.func.value, ast.Name):  # type: ignore[attr-defined]
-        return ""
-    method = node.func  # type: ignore[attr-defined]
-    return str(method.attr) if method.value.id == "self" else ""
+def _tests(nodes: Iterable[ast.AST]) -> list[_Method]:
+    """Functions among ``nodes`` that are tests by their names."""
+    methods = (node for node in nodes if isinstance(node, _Method))
+    return [method for method in methods if method.name.startswith("test")]
 
 
-def _is_exception(name: str) -> bool:
-    kind = getattr(builtins, name, None)
-    return isinstance(kind, type) and issubclass(kind, BaseException)
+def _is_judgeable(
+    tree: ast.Module, line: list[ast.ClassDef], method: _Method, module: str, api: Api
+) -> bool:
+    decorated = method.decorator_list or any(part.decorator_list for part in line)
+    if decorated or isinstance(method, ast.AsyncFunctionDef):
+        return False
+    parts = _with_helpers(tree, line, method)
+    nodes = [node for part in parts for node in ast.walk(part)]
+    if _reaches_in(parts) or any(_foreign(node, module) for node in (*tree.body, *nodes)):
+        return False
+    touched = {"self", *_of_module(tree, module)}
+    return not any(_asks_objects(part, touched, api) for part in parts)
 
 
-def _without_context(node: ast.expr) -> ast.expr:
-    """Replace ``name.exception`` by the error that was caught."""
-    return _Caught().visit(node)  # type: ignore[no-any-return]
+def _with_helpers(
+    tree: ast.Module, line: list[ast.ClassDef], method: ast.FunctionDef
+) -> list[ast.FunctionDef]:
+    """The method and all functions and methods of the file that it uses, directly or not."""
+    bodies = [*tree.body, *(node for owner in reversed(line) for node in owner.body)]
+    known = {node.name: node for node in bodies if isinstance(node, ast.FunctionDef)}
+    found = {method.name: method}
+    found |= {name: known[name] for name in _FIXTURES if name in known}
+    while True:
+        used = {word for part in found.values() for word in _words(part)}
+        more = {name: known[name] for name in used & set(known) if name not in found}
+        if not more:
+            return list(found.values())
+        found |= more
 
 
-class _Caught(ast.NodeTransformer):
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if node.attr == "exception" and isinstance(node.value, ast.Name):
-            return ast.Name("_caught", ast.Load())
-        return self.generic_visit(node)
+def _words(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def _reaches_in(parts: Iterable[ast.AST]) -> bool:
+    return any(_PATCHING & (_words(part) - {"open"} | _names(part)) for part in parts)
+
+
+def _asks_objects(test: ast.AST, of_program: Iterable[str], api: Api) -> bool:
+    """Whether the program's own objects would decide, or be told the answer, if ``test`` were run.
+
+    They decide where both sides of a comparison may be such objects; they are told where one side of a
+    calculation may be one and the other is the test's own.
+    """
+    if not (api.compares or api.calculates):
+        return False
+    touched = {*of_program, *(node.arg for node in ast.walk(test) if isinstance(node, ast.arg))}
+    flows = [flow for node in ast.walk(test) for flow in _flows(node)]
+    while True:
+        reached = (target for target, source in flows if _names(source) & touched)
+        more = {name for target in reached for name in _names(target)}
+        if more <= touched:
+            break
+        touched |= more
+    sides = [pair for node in ast.walk(test) for pair in _sides(node)]
+    terms = [pair for node in ast.walk(test) for pair in _terms(node)]
+    decide = (all(_names(side) & touched for side in pair) for pair in sides)
+    learn = (len([side for side in pair if _names(side) & touched]) == 1 for pair in terms)
+    return (api.compares and any(decide)) or (api.calculates and any(learn))
+
+
+def _of_module(tree: ast.Module, module: str) -> Iterator[str]:
+    """Names that the file of tests has from the module under test."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == module:
+            yield from _defined([node])
+        elif isinstance(node, ast.Import):
+            yield from (each.asname or each.name for each in node.names if each.name == module)
+
+
+def _flows(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Where a value goes, and where it comes from."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, (ast.For, ast.comprehension)):
+        yield node.target, node.iter
+    elif isinstance(node, ast.withitem) and node.optional_vars:
+        yield node.optional_vars, node.context_expr
+
+
+def _sides(node: ast.AST) -> Iterator[tuple[ast.expr, ...]]:
+    """The two sides of each comparison that ``node`` makes; of ``in``, the container alone."""
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        for index, operator in enumerate(node.ops):
+            is_in = isinstance(operator, (ast.In, ast.NotIn))
+            yield tuple(operands[index + is_in : index + 2])
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if name.startswith("assert") and "Raises" not in name and len(node.args) > 1:
+            yield tuple(node.args[name.endswith("In") : 2])
+
+
+def _terms(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The two sides of the calculation that ``node`` makes."""
+    if isinstance(node, ast.BinOp):
+        yield node.left, node.right
+    elif isinstance(node, ast.AugAssign):
+        yield node.target, node.value
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

@@ -24,7 +24,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import IO, cast
 
-from ragen2.errors import DependencyError, EnvError
+from ragen2.errors import DependencyError, GradingError
 
 MAX_LENGTH = 1000
 """Longest answer that is looked at; a longer one is no answer."""
@@ -304,18 +304,20 @@ class _VerifyProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own call
-            [sys.executable, "-c", f"from {__name__} import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # an interrupt from the terminal is for us alone
-        )
-        if _exchange(self._process, b"", START_SECONDS) != b"ready\n":
-            raise EnvError(
-                "math-verify does not start; try python -c 'import math_verify' in a shell"
+        cure = "try python -c 'import math_verify' in a shell"
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own call
+                [sys.executable, "-c", f"from {__name__} import main; main()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # an interrupt from the terminal is for us alone
             )
+        except OSError as error:
+            raise GradingError(f"math-verify does not start ({error}); {cure}") from error
+        if _exchange(self._process, b"", START_SECONDS) != b"ready\n":
+            raise GradingError(f"math-verify does not start; {cure}")
         return self._process
 
     def _end(self) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, belongs
+from ragen2.envs.base import HELD_OUT_SEEDS, Easier, Env, Episode, Step, belongs
 from ragen2.envs.math import expressions
 from ragen2.envs.math.expressions import Expression, ExpressionError, Number, Operation
 from ragen2.envs.toolkit.records import (
@@ -76,6 +76,9 @@ class Countdown(Env):
     held_out_data: HeldOutData = ""
     held_out_ratio: HeldOutRatio = 0.1
 
+    one_action: ClassVar[bool] = True
+    thoughts: ClassVar[str] = "your attempts and their results, in a few short lines"
+    reply_tokens: ClassVar[int] = 300
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
 
@@ -97,11 +100,30 @@ class Countdown(Env):
         example = Operation(last, Operation(first, Number(8), Number(4)), Number(2))
         value = expressions.evaluate(example)
         return (
-            f"Join the numbers with {' '.join(self.operations)} and brackets into an expression "
-            "that equals the target. Use every number exactly once and no other number. "
-            f"Example for 2 4 8 and target {value}: "
+            f"{self.rules} Example for 2 4 8 and target {value}: "
             f"<think>{', '.join(expressions.working(example))}</think>"
             f"<answer>{expressions.write(example)}</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What an expression may hold and must equal."""
+        return (
+            f"Join the numbers with {' '.join(self.operations)} and brackets into an expression "
+            "that equals the target. Use every number exactly once and no other number."
+        )
+
+    @property
+    def answer_form(self) -> str:
+        """An expression."""
+        return "one expression, without an equals sign"
+
+    @property
+    def easier(self) -> Easier:
+        """Fewer numbers."""
+        return tuple(
+            {"min_numbers": min(self.min_numbers, most), "max_numbers": most}
+            for most in range(2, self.max_numbers if not self.data else 2)
         )
 
     def start(self, seed: int, luck: int) -> CountdownEpisode:

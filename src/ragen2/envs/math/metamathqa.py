@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import Env, Episode, Step, belongs
+from ragen2.envs.base import Easier, Env, Episode, Step, belongs, rising
 from ragen2.envs.math.answers import (
     MAX_TEXT,
     final_answer,
@@ -86,6 +86,9 @@ class MetaMathQA(Env):
     held_out_data: HeldOutData = ""
     held_out_ratio: HeldOutRatio = 0.1
 
+    one_action: ClassVar[bool] = True
+    thoughts: ClassVar[str] = "your working, step by step, in short sentences"
+    reply_tokens: ClassVar[int] = 400
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
 
@@ -97,16 +100,31 @@ class MetaMathQA(Env):
     @property
     def instruction(self) -> str:
         """Rules and a worked reply."""
+        return (
+            f"{self.rules} Example: <think>3 boxes of 4 pens: 3 * 4 = 12</think><answer>12</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What to answer, how often, and in which form."""
         retries = (
             " A wrong answer may be tried again, for half the reward each time."
             if self.max_actions > 1
             else ""
         )
         form = " Answer in the simplest form." if self.answer_rule == "strict" else ""
-        return (
-            f"Solve the math problem and answer with the final result only.{retries}{form} "
-            "Example: <think>3 boxes of 4 pens: 3 * 4 = 12</think><answer>12</answer>"
-        )
+        return f"Solve the math problem and answer with the final result only.{retries}{form}"
+
+    @property
+    def answer_form(self) -> str:
+        """A result."""
+        return "the final result, without words"
+
+    @property
+    def easier(self) -> Easier:
+        """Generated problems of fewer steps."""
+        steps = rising(1, self.num_steps if not self.data else 1)
+        return tuple({"num_steps": num_steps} for num_steps in steps)
 
     def start(self, seed: int, luck: int) -> MathEpisode:
         """The question of ``seed``; nothing here depends on luck."""

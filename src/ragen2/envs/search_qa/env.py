@@ -17,10 +17,10 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step, Waits
+from ragen2.envs.base import HELD_OUT_SEEDS, Easier, Env, Episode, Step, Waits
 from ragen2.envs.search_qa.records import (
     Passage,
-    Question,
+    SearchQuestion,
     read_passages,
     read_questions,
     split_questions,
@@ -37,6 +37,7 @@ from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
 
+_TASK = "Answer the question by searching a collection of passages."
 VERBS = ("search", "finish")
 MAX_ACTION_CHARS = 1000
 """What counts of an action; no sensible query or answer is longer."""
@@ -107,12 +108,27 @@ class SearchQA(Env):
     def instruction(self) -> str:
         """Rules, the two actions and a worked reply."""
         return (
-            "Answer the question by searching a collection of passages. "
-            "Actions: search[words] shows the passages that fit best, finish[answer] gives your "
+            f"{_TASK} Actions: {self._actions} "
+            "Example: <think>I need the founder of Acme</think><answer>search[Acme]</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What there is to find out, and what the two actions do."""
+        return f"{_TASK} {self._actions}"
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """Searching and answering."""
+        return ("search[words]", "finish[answer]")
+
+    @property
+    def _actions(self) -> str:
+        return (
+            "search[words] shows the passages that fit best, finish[answer] gives your "
             f"answer and ends. You have {self.max_searches} searches; take one action a reply. "
             "If a passage names something you need to know more about, search for that next. "
-            "Keep the answer short: a name, a year, yes or no. "
-            "Example: <think>I need the founder of Acme</think><answer>search[Acme]</answer>"
+            "Keep the answer short: a name, a year, yes or no."
         )
 
     @property
@@ -121,12 +137,20 @@ class SearchQA(Env):
         waits: dict[str, Waits] = {"bm25": "nothing", "dense": "cores", "server": "server"}
         return waits[self.retriever]
 
+    @property
+    def easier(self) -> Easier:
+        """Generated questions of fewer hops."""
+        return tuple(
+            {"min_hops": min(self.min_hops, most), "max_hops": most}
+            for most in range(1, self.max_hops if self.questions is None else 1)
+        )
+
     def start(self, seed: int, luck: int) -> SearchEpisode:
         """Question from ``seed``; luck changes nothing."""
         del luck
         return SearchEpisode(self, self.question(seed), self.open_retriever())
 
-    def question(self, seed: int) -> Question:
+    def question(self, seed: int) -> SearchQuestion:
         """The question of ``seed``; held-out seeds and training seeds share none."""
         held_out = seed < HELD_OUT_SEEDS
         if self.questions is None:
@@ -154,7 +178,7 @@ class SearchQA(Env):
 @lru_cache(maxsize=8)
 def _load_questions(
     source: str, held_out_source: str | None
-) -> tuple[list[Question], list[Question]]:
+) -> tuple[list[SearchQuestion], list[SearchQuestion]]:
     questions = read_questions(source)
     if held_out_source is None:
         return split_questions(questions)
@@ -182,7 +206,7 @@ def _open_local(
 class SearchEpisode(Episode):
     """One question, some searches, one answer."""
 
-    def __init__(self, env: SearchQA, question: Question, retriever: Retriever) -> None:
+    def __init__(self, env: SearchQA, question: SearchQuestion, retriever: Retriever) -> None:
         self.env = env
         self.question = question
         self._retriever = retriever

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragen2.envs.toolkit.records import Record, read_records
+from ragen2.envs.toolkit.records import Record, read_records, record_errors
 from ragen2.errors import EnvError
 
 HELD_OUT_RATIO = 0.1
@@ -32,7 +32,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SearchQuestion:
     """A question, its right answers, and what an expert searches for."""
 
     text: str
@@ -48,23 +48,30 @@ def read_passages(source: str) -> list[Passage]:
     """All passages of a file or hub data set, in its order, each once."""
     found: dict[tuple[str, str], Passage] = {}
     for number, record in enumerate(read_records(source)):
-        for passage in _passages_of(record, f"{source}, record {number + 1}", number):
-            found.setdefault((passage.title, passage.text), passage)
+        place = f"{source}, record {number + 1}"
+        with record_errors(place):
+            for passage in _passages_of(record, place, number):
+                found.setdefault((passage.title, passage.text), passage)
     if not found:
         raise EnvError(f"{source} holds no passages; give a file of {{id, title, text}} records")
     return list(found.values())
 
 
-def read_questions(source: str) -> list[Question]:
+def read_questions(source: str) -> list[SearchQuestion]:
     """All questions of a file or hub data set, in its order."""
-    records = enumerate(read_records(source), start=1)
-    questions = [_question_of(record, f"{source}, record {number}") for number, record in records]
+    questions = []
+    for number, record in enumerate(read_records(source), start=1):
+        place = f"{source}, record {number}"
+        with record_errors(place):
+            questions.append(_question_of(record, place))
     if not questions:
         raise EnvError(f"{source} holds no questions; give a file of {{question, answers}} records")
     return questions
 
 
-def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+def split_questions(
+    questions: Sequence[SearchQuestion],
+) -> tuple[list[SearchQuestion], list[SearchQuestion]]:
     """(training, held out), no question text in both: by the records' own split, else by digest."""
     held_out = {question.text for question in questions if question.split in HELD_OUT_SPLITS}
     texts = {question.text for question in questions}
@@ -106,17 +113,13 @@ def _passages_of(record: Record, place: str, number: int) -> Iterable[Passage]:
 
 def _contexts(context: Any, place: str) -> list[tuple[Any, Any]]:
     """HotpotQA's paragraphs: pairs in its own files, two parallel lists on the hub."""
-    try:
+    with record_errors(f"{place}, whose context should be HotpotQA's [title, [sentence, ..]],"):
         if isinstance(context, dict):
             return list(zip(context["title"], context["sentences"], strict=True))
         return [(title, sentences) for title, sentences in context]
-    except (KeyError, TypeError, ValueError) as error:
-        raise EnvError(
-            f"{place} has a context that is not HotpotQA's [title, [sentence, ..]] ({error})"
-        ) from error
 
 
-def _question_of(record: Record, place: str) -> Question:
+def _question_of(record: Record, place: str) -> SearchQuestion:
     text = str(record.get("question", "")).strip()
     answers = _answers_of(record)
     if not text or not answers:
@@ -124,7 +127,9 @@ def _question_of(record: Record, place: str) -> Question:
         raise EnvError(
             f"{place} needs a question and one of {', '.join(_ANSWER_FIELDS)}; found {fields}"
         )
-    return Question(text, answers, _gold_titles_of(record), split=str(record.get("split", "")))
+    return SearchQuestion(
+        text, answers, _gold_titles_of(record), split=str(record.get("split", ""))
+    )
 
 
 def _answers_of(record: Record) -> tuple[str, ...]:

@@ -18,14 +18,17 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from ragen2.consent import LOOPBACK
 from ragen2.envs.search_qa.records import Passage, passage_of_contents
 from ragen2.errors import ConfigError, EnvError
+from ragen2.reading import parse_json
 
 Dialect = Literal["ragen", "search_r1"]
 
 SECONDS_BEFORE_ATTEMPTS = (0.0, 0.5, 1.0)
 """Pauses before each try of a request; only failures that may pass are met with another try."""
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LONGEST = 64 * 2**20
+"""Bytes of an answer."""
 
 
 class Index(Protocol):
@@ -67,7 +70,10 @@ class RetrievalClient:
     """Asks a server at ``url`` (with or without ``/retrieve``) for passages."""
 
     def __init__(self, url: str, protocol: Dialect, *, timeout_seconds: float = 30.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(f"server_url {url!r} is no address: {error}") from error
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError(f"server_url must look like http://host:port, got {url!r}")
         base = url.rstrip("/")
@@ -131,7 +137,7 @@ class RetrievalClient:
         )
         try:
             with self._opener.open(request, timeout=self.timeout_seconds) as response:
-                return json.loads(response.read())
+                return parse_json(_body(response))
         except urllib.error.HTTPError as error:
             if error.code >= 500:
                 raise _Passing(f"HTTP {error.code}") from error
@@ -150,6 +156,13 @@ class RetrievalClient:
 
 class _Passing(Exception):
     """A failure that another attempt may not meet."""
+
+
+def _body(response: Any) -> bytes:
+    found: bytes = response.read(LONGEST + 1)
+    if len(found) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST // 2**20} MB")
+    return found
 
 
 def _passage(document: dict[str, Any]) -> Passage:

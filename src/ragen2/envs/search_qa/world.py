@@ -21,11 +21,12 @@ import numpy as np
 from ragen2.envs.search_qa import facts as search_facts
 from ragen2.envs.search_qa import wording as search_wording
 from ragen2.envs.search_qa.facts import Entity, Fact, draw_entities
-from ragen2.envs.search_qa.records import Passage, Question
+from ragen2.envs.search_qa.records import Passage, SearchQuestion
 from ragen2.envs.search_qa.wording import GENRES, OPENINGS, RELATIONS
-from ragen2.envs.toolkit.text_index import cache_root, words
+from ragen2.envs.toolkit.text_index import words
 from ragen2.envs.toolkit.wording import pick
 from ragen2.errors import EnvError
+from ragen2.runs.files import cache_root
 from ragen2.seeding import stream
 
 HELD_OUT_STRIDE = 10
@@ -44,7 +45,7 @@ class GeneratedWorld:
             Passage(f"w{index}", entity.name, entity.text) for index, entity in enumerate(entities)
         ]
 
-    def question(self, hops: int, rng: np.random.Generator, *, held_out: bool) -> Question:
+    def question(self, hops: int, rng: np.random.Generator, *, held_out: bool) -> SearchQuestion:
         """A question whose answer stands in the last passage of a chain of ``hops``."""
         for _ in range(MAX_DRAWS):
             anchor = int(rng.integers(len(self.entities)))
@@ -87,14 +88,16 @@ class GeneratedWorld:
                 return True
         return False
 
-    def _phrase(self, chain: list[int], relations: list[str], rng: np.random.Generator) -> Question:
+    def _phrase(
+        self, chain: list[int], relations: list[str], rng: np.random.Generator
+    ) -> SearchQuestion:
         links = [self.entities[position] for position in chain]
         subject = full_name(links[0])
         for link, name in zip(links[:-1], relations[:-1], strict=True):
             subject = pick(rng, *RELATIONS[name].phrases).format(s=subject, v=_did(link))
         last = RELATIONS[relations[-1]]
         answer = self._answer(chain, relations)
-        return Question(
+        return SearchQuestion(
             text=pick(rng, *last.questions).format(s=subject, v=_did(links[-1])),
             answers=(answer, *(alias.format(o=answer) for alias in last.aliases)),
             gold_titles=tuple(link.name for link in links),

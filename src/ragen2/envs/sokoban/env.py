@@ -6,6 +6,7 @@ have the fewest moves; see ``solver``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -13,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from ragen2.envs.base import HELD_OUT_SEEDS, Env, Step, belongs, normalise
+from ragen2.envs.base import HELD_OUT_SEEDS, Easier, Env, Step, belongs, normalise
 from ragen2.envs.sokoban.levels import Room, draw_rooms, load_levels, parse_room
 from ragen2.envs.sokoban.solver import ACTIONS, SearchLimit, solve
 from ragen2.envs.toolkit.pixels import (
@@ -29,7 +30,7 @@ from ragen2.envs.toolkit.pixels import (
     ground,
     size_problem,
 )
-from ragen2.envs.toolkit.wording import offset, pick
+from ragen2.envs.toolkit.wording import DIRECTIONS, offset, pick
 from ragen2.errors import EnvError
 
 WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER, PLAYER_ON = range(7)
@@ -124,6 +125,8 @@ class Sokoban(Env):
     reward_range: ClassVar[tuple[float, float]] = _RewardRange()  # type: ignore[assignment]  # a descriptor that gives the tuple
     state_kind: ClassVar[Literal["grid", "text"]] = "grid"
     reward_kind: ClassVar[Literal["binary", "dense"]] = "dense"
+    has_fixed_actions: ClassVar[bool] = True
+    synonyms: ClassVar[Mapping[str, str]] = DIRECTIONS
 
     @field_validator("symbols")
     @classmethod
@@ -179,6 +182,36 @@ class Sokoban(Env):
     @property
     def instruction(self) -> str:
         """Rules, legend of the symbols in use, and a worked reply."""
+        return (
+            "You push boxes in a walled room. Put every box on a target in few moves. Walk into "
+            "a box to push it one cell; you cannot pull, nor push two at once. "
+            f"{self._legend}Actions: {', '.join(ACTIONS)}. "
+            "Example: <think>box on my right, target beyond it</think>"
+            "<answer>Right || Right</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What there is to do, how a box is pushed, and how the room is shown."""
+        return (
+            "You are in a walled room with boxes and targets. Push every box onto a target in as few moves "
+            "as you can. You push a box by walking into it from the opposite side; the cell behind it must "
+            f"be free. You cannot pull a box, nor push two at once. {self._legend}"
+        ).strip()
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """The four moves."""
+        return ACTIONS
+
+    def dearest_reply(self, num_actions: int) -> float:
+        """Moves that push boxes off targets, as many as there are boxes."""
+        if self.reward == "binary":
+            return 0.0
+        return STEP_REWARD * num_actions - BOX_REWARD * min(num_actions, self.boxes)
+
+    @property
+    def _legend(self) -> str:
         legend = f"{PICTURE} " if self.shows_images else ""
         if self.observation not in ("coord", "image"):
             pairs = zip(self.symbols, MEANINGS, strict=True)
@@ -187,12 +220,20 @@ class Sokoban(Env):
             legend += "Cells are (row, column), counted from (0, 0) at the top left. "
         if self.observation == "coord":
             legend += "The border is wall. " if self.coord_walls else "Walls are not shown. "
-        return (
-            "You push boxes in a walled room. Put every box on a target in few moves. Walk into "
-            "a box to push it one cell; you cannot pull, nor push two at once. "
-            f"{legend}Actions: Up, Down, Left, Right. "
-            "Example: <think>box on my right, target beyond it</think>"
-            "<answer>Right || Right</answer>"
+        return legend
+
+    @property
+    def easier(self) -> Easier:
+        """One box and plans of 1, 2, 4, ... moves, then more boxes with as many moves for each."""
+        if self.levels:
+            return ()
+        moves = self.max_plan or self.max_actions
+        each = moves // self.boxes
+        plans = [(1, 2**power) for power in range(each.bit_length() - 1)]
+        plans += [(boxes, boxes * each) for boxes in range(1, self.boxes)]
+        return tuple(
+            {"boxes": boxes, "max_plan": plan, "min_plan": max(1, self.min_plan * plan // moves)}
+            for boxes, plan in plans
         )
 
     def start(self, seed: int, luck: int) -> SokobanEpisode:

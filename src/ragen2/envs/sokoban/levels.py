@@ -6,9 +6,8 @@ solution, so every drawn room can be solved, in at most as many moves as the rev
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
+import io
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from ragen2.errors import EnvError
+from ragen2.reading import open_unpacked, parse_json
 from ragen2.seeding import stream
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ def load_levels(path: str) -> tuple[Grid, ...]:
     Text files hold rows of ``#@$.*+`` and spaces; a blank line or one that starts with ``;`` parts
     two levels (the form of boxoban-levels). JSON lines (.jsonl, .jsonl.gz) hold them in ``grid``.
     """
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))
     if not root.exists():
         raise EnvError(f"levels {path} does not exist; give a level file or a folder of them")
     files = [root]
@@ -242,16 +242,16 @@ def load_levels(path: str) -> tuple[Grid, ...]:
 def _checked_levels(file: Path) -> Iterator[Grid]:
     is_records = file.name.endswith((".jsonl", ".jsonl.gz"))
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
+        with io.TextIOWrapper(open_unpacked(file), "utf-8") as lines:
             levels = (_record_grids if is_records else _text_grids)(lines)
             for number, grid in enumerate(levels, start=1):
                 problem = _level_problem(grid)
                 if problem:
                     raise EnvError(f"{file}, level {number}: {problem}")
                 yield grid
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise EnvError(f"{file} cannot be read as levels ({error}); give another file") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise EnvError(
             f"{file} has a line that is no JSON record with a grid ({error}); mend or remove it"
         ) from error
@@ -270,7 +270,7 @@ def _text_grids(lines: Iterable[str]) -> Iterator[Grid]:
 def _record_grids(lines: Iterable[str]) -> Iterator[Grid]:
     for line in lines:
         if line.strip():
-            grid = json.loads(line)["grid"]
+            grid = parse_json(line)["grid"]
             yield tuple(grid.split("\n") if isinstance(grid, str) else grid)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import importlib
+import io
 import json
-import lzma
+import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,8 @@ from typing import Annotated, Any, Generic, TextIO, TypeVar
 from pydantic import Field
 
 from ragen2.envs.base import HELD_OUT_SEEDS
-from ragen2.errors import ConfigError, DependencyError, EnvError
+from ragen2.errors import ConfigError, DependencyError, EnvError, RagenError
+from ragen2.reading import UNPACKERS, open_unpacked, parse_json, refuse_bomb
 from ragen2.seeding import stream_key
 
 Task = TypeVar("Task")
@@ -35,7 +35,8 @@ HeldOutRatio = Annotated[
 
 LIST_FIELDS = ("data", "examples", "records", "rows", "instances")
 """Where a JSON file that is one object may keep its records."""
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+HALF_CHARACTER = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+"""One of the two codes by which JSON may write a character of higher planes."""
 _HUB_ID = re.compile(
     r"(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.+%\[\]:-]+))?", re.ASCII
 )
@@ -51,7 +52,7 @@ def read_records(source: str) -> Iterator[Record]:
     ``LIST_FIELDS``), or an object that is itself the only record. A wrong source is reported at
     once, a bad record when it is reached.
     """
-    path = Path(source.removeprefix("hub:")).expanduser()
+    path = Path(os.path.expanduser(source.removeprefix("hub:")))
     if source and not source.startswith("hub:"):
         if path.is_dir():
             return _read_folder(path)
@@ -74,6 +75,20 @@ def require_fields(record: Record, fields: tuple[str, ...], source: str) -> None
             f"a record of {source} has no field {missing[0]!r}, only {', '.join(sorted(record))}; "
             "name the fields as the environment's page shows"
         )
+
+
+@contextmanager
+def record_errors(place: str) -> Iterator[None]:
+    """Turn what a record of another form raises into an ``EnvError`` that names its ``place``."""
+    try:
+        yield
+    except RagenError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise EnvError(
+            f"{place} cannot be read ({type(error).__name__}: {_first_line(error)}); "
+            "correct or remove it"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +169,7 @@ def _rank(name: str) -> int:
 def _format_of(path: Path) -> str:
     """The format suffix under any compression suffix; empty when it is not one we read."""
     suffix = path.suffix.lower()
-    if suffix in _OPENERS:
+    if suffix in UNPACKERS:
         suffix = Path(path.stem).suffix.lower()
         return suffix if suffix in _TEXT_READERS else ""
     return suffix if suffix in _TEXT_READERS or suffix == ".parquet" else ""
@@ -168,7 +183,7 @@ def _reader_of(path: Path) -> Callable[[Path], Iterator[Record]]:
         return _read_text
     raise ConfigError(
         f"data file {path} has no known suffix; known: .parquet, {', '.join(_TEXT_READERS)}, "
-        f"the latter also with {', '.join(_OPENERS)}"
+        f"the latter also with {', '.join(UNPACKERS)}"
     )
 
 
@@ -182,12 +197,11 @@ def _read_folder(folder: Path) -> Iterator[Record]:
 
 
 def _read_text(path: Path) -> Iterator[Record]:
-    opener = _OPENERS.get(path.suffix.lower(), open)
     try:
         # utf-8-sig: spreadsheet programs put a byte-order mark before the first field.
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as file:
             yield from _TEXT_READERS[_format_of(path)](path, file)
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise EnvError(f"data file {path} cannot be read: {error}; fetch it again") from error
 
 
@@ -249,15 +263,18 @@ def _read_parquet(path: Path) -> Iterator[Record]:
 def _parquet_rows(path: Path, pyarrow: Any, parquet: Any) -> Iterator[Record]:
     try:
         with parquet.ParquetFile(path) as file:
+            refuse_bomb(path, file.metadata)
             for batch in file.iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = _first_line(error)
         raise EnvError(f"data file {path} cannot be read: {reason}; fetch it again") from error
 
 
 def _read_hub(name: str, config: str | None, split: str) -> Iterator[Record]:
     why = f"{name!r} is no file here, and reading it from the hub needs the package datasets"
+    # Its older versions ask on a terminal whether to run a script that a data set brings.
+    os.environ.setdefault("HF_DATASETS_TRUST_REMOTE_CODE", "0")
     datasets: Any = _package("datasets", why, "give a path")
     try:
         rows = datasets.load_dataset(name, config, split=split)
@@ -284,9 +301,12 @@ def _first_line(error: Exception) -> str:
 
 def _parse(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+        if HALF_CHARACTER.search(text):  # of a pair it is whole; alone no file or model can hold it
+            json.dumps(found, ensure_ascii=False).encode()
+    except ValueError as error:
         raise EnvError(f"{place} is not JSON ({error}); correct or remove it") from error
+    return found
 
 
 def _as_record(item: Any, place: str) -> Record:

@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import json
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -27,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen2.errors import ConfigError, DependencyError, EnvError
+from ragen2.reading import read_json
+from ragen2.runs.files import cache_root
 
 Encode = Callable[[list[str]], Any]
 """Texts to one row of numbers each."""
@@ -105,7 +106,7 @@ class TextIndex:
     def load(cls, folder: Path) -> TextIndex:
         """Read what ``save`` wrote; ``EnvError`` when that cannot be done."""
         try:
-            head = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            head = read_json(folder / "index.json")
             index = cls(())
             index._num_texts = int(head["num_texts"])
             if head["has_words"]:
@@ -206,14 +207,6 @@ def load_encoder(name: str) -> Encode:
     return ENCODERS[package](model)
 
 
-def cache_root() -> Path:
-    """Where generated data is kept: ``RAGEN2_CACHE``, or ``ragen2`` in the user's cache folder."""
-    named = os.environ.get("RAGEN2_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen2"
-
-
 def _digest(texts: Sequence[str]) -> str:
     digest = hashlib.blake2b(f"{FORMAT} {_bm25s().__version__}".encode(), digest_size=16)
     for text in texts:
@@ -243,8 +236,26 @@ def _bm25s() -> Any:
 
 
 def _sentence_transformer(model: str) -> Encode:
-    encoder = _import("sentence_transformers").SentenceTransformer(model)
+    _refuse_code(Path(model))
+    encoder = _import("sentence_transformers").SentenceTransformer(model, trust_remote_code=False)
     return lambda texts: encoder.encode(texts, show_progress_bar=False)
+
+
+def _refuse_code(folder: Path) -> None:
+    """Raise where a folder brings Python: the library runs it, whatever it is told about remote code."""
+    code = next(folder.rglob("*.py"), None) if folder.is_dir() else None
+    if code is not None:
+        raise EnvError(f"encoder {folder} brings code, {code}, which would be run; remove it")
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return
+    try:
+        kinds = [str(one["type"]) for one in read_json(modules)]
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise EnvError(f"encoder {folder}: modules.json cannot be read: {error}") from error
+    for kind in kinds:
+        if not kind.startswith("sentence_transformers."):
+            raise EnvError(f"encoder {folder} is built of {kind}, which is not part of the library")
 
 
 def _static_model(model: str) -> Encode:

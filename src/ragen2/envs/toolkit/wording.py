@@ -1,8 +1,22 @@
-"""Wording of scripted reasoning: varied phrases, and where one cell lies from another."""
+"""Wording that environments share: varied phrases, where one cell lies from another, names of moves."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+
+DIRECTIONS: Mapping[str, str] = {
+    word: name
+    for name, words in {
+        "Up": ("u", "north", "upward", "upwards", "↑", "⬆"),
+        "Down": ("d", "south", "downward", "downwards", "↓", "⬇"),
+        "Left": ("l", "west", "leftward", "leftwards", "←", "⬅"),
+        "Right": ("r", "east", "rightward", "rightwards", "→", "➡"),
+    }.items()
+    for word in words
+}
+"""Other words for the four moves."""
 
 
 def pick(rng: np.random.Generator, *phrases: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 
-from ragen2.envs.toolkit.records import Record, read_records, require_fields
+from ragen2.envs.toolkit.records import Record, read_records, record_errors, require_fields
 from ragen2.envs.toolkit.text_index import TextIndex
 from ragen2.errors import EnvError
 from ragen2.seeding import stream
@@ -87,6 +87,9 @@ class Catalogue:
         return TextIndex([product.search_text for product in self.products])
 
 
+HIGHEST_PRICE = 1e9
+
+
 @lru_cache(maxsize=65_536)
 def _price_within(ends: tuple[float, ...], asin: str) -> float:
     return float(stream("WebShop", "price", asin).uniform(min(ends), max(ends)))
@@ -103,18 +106,9 @@ def read_catalogue(source: str, attributes: str | None, num_products: int | None
         asin = str(record["asin"])
         if asin == "nan" or asin in products or ("name" in record and len(asin) > MAX_ASIN):
             continue
-        products[asin] = _read_checked(record | notes.get(asin, {}), source)
+        with record_errors(f"product {asin} of {source}"):
+            products[asin] = read_product(record | notes.get(asin, {}), source)
     return Catalogue(products.values(), source)
-
-
-def _read_checked(record: Record, source: str) -> Product:
-    try:
-        return read_product(record, source)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise EnvError(
-            f"product {record['asin']} of {source} cannot be read "
-            f"({type(error).__name__}: {error}); correct its record"
-        ) from error
 
 
 def read_product(record: Record, source: str) -> Product:
@@ -134,7 +128,7 @@ def read_product(record: Record, source: str) -> Product:
         attributes=plain_texts(record.get("attributes")),
         rating=_rating(record.get("rating", record.get("average_rating"))),
         reviews=plain_texts(record.get("reviews")),
-        instruction=record.get("instruction") or None,
+        instruction=plain_text(record.get("instruction")) or None,
         instruction_attributes=plain_texts(record.get("instruction_attributes")),
     )
 
@@ -176,6 +170,8 @@ def _prices(value: object) -> tuple[float, ...]:
         else re.findall(r"\d[\d,]*(?:\.\d+)?", plain_text(value))
     )
     prices = sorted(float(str(item).replace(",", "")) for item in items[:2])
+    if not all(0.0 <= price <= HIGHEST_PRICE for price in prices):
+        raise ValueError(f"a price must be between 0 and {HIGHEST_PRICE:g}, got {prices}")
     return tuple(prices) or NO_PRICE
 
 

@@ -97,6 +97,14 @@ class WebShop(Env):
     @property
     def instruction(self) -> str:
         """Rules and a worked reply."""
+        return (
+            f"{self.rules} "
+            "Example: <think>wanted: a red mug</think><answer>search[red mug]</answer>"
+        )
+
+    @property
+    def rules(self) -> str:
+        """What to buy, how to get there, and what is paid."""
         pay = (
             "You are paid for each part of the task it meets."
             if self.reward == "raw"
@@ -106,9 +114,13 @@ class WebShop(Env):
             "You shop for what the task asks. On the search page, search[words] lists products. "
             "click[text] clicks anything in [brackets]: a product id, an option, a button. Open a "
             "product, choose the options the task names, mind the price, then click[buy now]: that "
-            f"ends the task. {pay} You have {self.max_actions} actions. "
-            "Example: <think>wanted: a red mug</think><answer>search[red mug]</answer>"
+            f"ends the task. {pay} You have {self.max_actions} actions."
         )
+
+    @property
+    def action_forms(self) -> tuple[str, ...]:
+        """Searching and clicking."""
+        return ("search[words]", "click[text]")
 
     def start(self, seed: int, luck: int) -> ShopEpisode:
         """The goal of ``seed``; nothing in a shop depends on ``luck``."""

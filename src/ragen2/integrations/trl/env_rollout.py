@@ -11,7 +11,9 @@ from ragen2.envs.base import Env
 from ragen2.errors import ConfigError
 from ragen2.integrations.trl.policy import at_rest, policy_over
 from ragen2.rollout import Rollout, Task, play
-from ragen2.rollout.context import refuse_images, system_message, turn_message
+from ragen2.rollout.context import refuse_images
+from ragen2.rollout.play import DEFAULT_PROMPT
+from ragen2.rollout.prompts import PromptSettings, PromptWriter
 from ragen2.trainer.update import conversation
 from ragen2.types import Trajectory
 
@@ -27,10 +29,14 @@ class EnvRollout:
     different luck, and draw from random streams that do not depend on how rows are spread over processes.
     """
 
-    def __init__(self, env: Env, rollout: Rollout | None = None) -> None:
+    def __init__(
+        self, env: Env, rollout: Rollout | None = None, prompt: PromptSettings = DEFAULT_PROMPT
+    ) -> None:
         refuse_images(env, "a row of TRL")
         self.env = env
         self.rollout = rollout or Rollout()
+        self.prompt = prompt
+        self._writer = PromptWriter.of(env, self.rollout, prompt)
         if self.rollout.history != "full":
             raise ConfigError(
                 f"rollout.history is {self.rollout.history!r}, but a row of TRL is one conversation that "
@@ -64,7 +70,7 @@ class EnvRollout:
         groups = [list(members) for _, members in groupby(tasks, key=lambda one: one.seed)]
         policy, key = self._policy_over(trainer), self._key(trainer)
         with at_rest(policy.network):
-            played = play(self.env, policy, groups, self.rollout, key=key)
+            played = play(self.env, policy, groups, self.rollout, key=key, prompt=self.prompt)
         return _columns([one for group in played for one in group.trajectories])
 
     def _policy_over(self, trainer: Any) -> HFPolicy:
@@ -85,11 +91,9 @@ class EnvRollout:
         return (trainer.args.seed, "trl", *self._calls)
 
     def _prompt(self, seed: int) -> list[dict[str, Any]]:
-        system = system_message(self.env, self.rollout.form)
-        shown = self.env.start(seed, 0).observation
-        user = turn_message(shown, actions_left=self.env.max_actions, problem="")
+        *before, user = self._writer.first(seed)
         return [
-            {"role": system.role, "content": system.content, TASK: None},
+            *({"role": one.role, "content": one.content, TASK: None} for one in before),
             {"role": user.role, "content": user.content, TASK: seed},
         ]
 

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from ragen2.envs.base import Env, Episode
+from ragen2.envs.guard import start_episode
 from ragen2.errors import ConfigError
 from ragen2.rollout.context import refuse_images
 
@@ -34,7 +35,7 @@ class ToolEnvironment:
                 "train_dataset has no column seed, so members of a group would play different tasks; "
                 "make it with tool_dataset"
             )
-        self._episode = self._env.start(int(seed), next(self._lucks))
+        self._episode = start_episode(self._env, int(seed), next(self._lucks))
         self._reward, self._taken, self._is_over = 0.0, 0, False
         return self._shown()
 
@@ -50,7 +51,7 @@ class ToolEnvironment:
         if self._episode is None or self._is_over:
             return OVER
         step = self._episode.step(str(action))
-        self._taken += 1
+        self._taken += step.valid
         self._reward += step.reward
         self._is_over = step.done or self._taken >= self._env.max_actions
         known = "" if step.valid else f"Unknown action {str(action)[:40]!r}.\n"
@@ -63,7 +64,7 @@ class ToolEnvironment:
     def _shown(self) -> str:
         assert self._episode is not None  # noqa: S101 - reset and act checked it
         left = self._env.max_actions - self._taken
-        return f"{self._episode.observation}\nActions left {left}"
+        return f"{self._episode.observation}\nYou may take {left} more actions."
 
 
 def env_tools(env: Env) -> Callable[[], ToolEnvironment]:
@@ -81,5 +82,6 @@ def tool_dataset(env: Env, seeds: Iterable[int]) -> Any:
     from datasets import Dataset
 
     tasks = list(seeds)
-    rules = [{"role": "system", "content": env.instruction}, {"role": "user", "content": ""}]
+    listed = f"\nActions: {', '.join(env.action_forms)}." if env.action_forms else ""
+    rules = [{"role": "system", "content": f"{env.rules}{listed}"}, {"role": "user", "content": ""}]
     return Dataset.from_dict({"prompt": [rules] * len(tasks), "seed": tasks})

@@ -6,7 +6,9 @@ once it is over: before the next one, before a checkpoint, and at the end of tra
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -19,15 +21,23 @@ from ragen2.diagnostics import Measured
 from ragen2.errors import RunError
 from ragen2.integrations.trl.settings import SNRSettings
 from ragen2.policy import Scorer
+from ragen2.reading import read_json
 from ragen2.runs.files import write_atomically
+from ragen2.runs.lock import WriterLock
 from ragen2.runs.store import RunDirectory
+from ragen2.runs.toml_files import read_toml_file
 from ragen2.trainer.batch import EnvReplayer
+from ragen2.trainer.resume import differences, lacks_records
 from ragen2.trainer.state import TrainerState
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
 from ragen2.types import Group, Selection
 
+logger = logging.getLogger(__name__)
+
 STATE = "ragen2_state.json"
 """The file in TRL's checkpoint folder."""
+DIGEST = "digest"
+"""Its entry that guards the others."""
 UPDATE_NAMES = {
     "loss": "update/loss",
     "policy_loss": "update/policy_loss",
@@ -78,6 +88,7 @@ class RunLog:
             settings.rollouts_every,
             replayer,
         )
+        self._lock = WriterLock(path)
         self._ledger: StepLedger | None = None
         self._step: int | None = None
         self._started = 0.0
@@ -93,6 +104,7 @@ class RunLog:
                 f"run directory {self.path} is not empty; give another with SNRSettings(run_dir=...), "
                 "or go on with trainer.train(resume_from_checkpoint=True)"
             ) from error
+        self._lock.acquire()
         run = RunDirectory.create(self.path, tomli_w.dumps(dict(self._run_settings)))
         self._begin(run, TrainerState(step=0))
 
@@ -104,7 +116,15 @@ class RunLog:
             return False
         state = _read_state(file)
         if (self.path / "run.toml").is_file():
+            self._lock.acquire()
             run = RunDirectory.open(self.path)
+            problem = lacks_records(run, state) if state.records else ""
+            if problem:
+                raise RunError(
+                    f"{checkpoint} cannot be gone on from: {problem} in {self.path}; resume from an earlier "
+                    "one, or give another folder with SNRSettings(run_dir=...)"
+                )
+            self._update_settings(run)
             run.rewind(state.step)  # steps after the checkpoint are trained, and recorded, again
             self._begin(run, state)
         else:
@@ -117,7 +137,13 @@ class RunLog:
         # TRL's own files hold weights, optimiser, random state and data position; this one adds only what
         # diagnostics, early warning and early stops remember. Why a run ended is no part of going on.
         state = self.state.model_copy(update={"step": step, "stopped": ""})
-        write_atomically(checkpoint / STATE, state.model_dump_json(indent=1))
+        file = checkpoint / STATE
+        try:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            data = state.model_dump(mode="json")
+            write_atomically(file, json.dumps({**data, DIGEST: _digest(data)}, indent=1))
+        except OSError as error:
+            raise RunError(f"{file} cannot be written: {error.strerror or error}") from error
 
     def scored(self, step: int, batch: ScoredBatch, scorer: Scorer | None) -> dict[str, float]:
         """Take a generation batch of ``step`` and return what TRL's loggers should show.
@@ -154,6 +180,26 @@ class RunLog:
         self.state = self._ledger.state
         self.asks_to_stop = self.asks_to_stop or response.stops or bool(self.state.stopped)
 
+    def end(self) -> None:
+        """Training is over, or broke off: another process may write to the run directory."""
+        self._lock.release()
+
+    def _update_settings(self, run: RunDirectory) -> None:
+        """The script decides: where its settings are not those of run.toml, say so and write them there."""
+        import tomli_w
+
+        file = run.path / "run.toml"
+        now = dict(self._run_settings)
+        try:
+            there = read_toml_file(file)
+        except ValueError:
+            there = {}
+        changes = list(differences(there, now))
+        for name, old, new in changes:
+            logger.warning("%s was %s when the run began, is %s now", name, old, new)
+        if changes:
+            write_atomically(file, tomli_w.dumps(now))
+
     def _begin(self, run: RunDirectory, state: TrainerState) -> None:
         self._ledger, self.state = StepLedger(self._settings, run, state), state
         self._step, self.asks_to_stop = None, False
@@ -181,9 +227,17 @@ def _with_response(settings: SNRSettings) -> WarningSettings:
 def _read_state(file: Path) -> TrainerState:
     """The state of a checkpoint; the warning that older ones have at the top begins anew."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
+        is_changed = data.pop(DIGEST, "") not in {"", _digest(data)}  # older ones have none
         known = {name: value for name, value in data.items() if name not in {"warning", "baseline"}}
-        return TrainerState.model_validate(known)
-    except (OSError, ValueError, TypeError) as error:
+        state = TrainerState.model_validate(known)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(f"{file} cannot be read: {reason}; resume from another one") from error
+    if is_changed:
+        raise RunError(f"{file} has changed since it was saved; resume from another one")
+    return state
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]

@@ -252,20 +252,24 @@ class SNRGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # trl is checked as un
     ) -> Any:
         """As TRL's; the run directory must be new, or the run resumed."""
         resume = resume_from_checkpoint or self.args.resume_from_checkpoint
-        if self.accelerator.is_main_process and not resume:
-            self.snr_log.start()
-        output = super().train(resume_from_checkpoint, *args, **kwargs)
-        self.snr_log.close()
+        try:
+            if self.accelerator.is_main_process and not resume:
+                self.snr_log.start()
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
+            self.snr_log.close()
+        finally:
+            self.snr_log.end()
         return output
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.snr_log.close()
-        super()._save_checkpoint(model, trial)
+        # Ours first: a checkpoint that TRL was killed after has our state, too.
         if self.args.should_save:
             folder = (
                 Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             )
             self.snr_log.save(folder, self.state.global_step)
+        super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -65,7 +65,7 @@ def play_row(config: RunConfig, sampler: Any, row: dict[str, Any]) -> Group:
     else:
         key = (*key, int(row["step"]))
     task = Task(int(row["task"]), int(row["session_id"]))
-    return play(env, sampler, [[task]], rollout, key=key)[0]
+    return play(env, sampler, [[task]], rollout, key=key, prompt=config.prompt)[0]
 
 
 def _output(group: Group, versions: Sequence[int], step: int) -> AgentLoopOutput:

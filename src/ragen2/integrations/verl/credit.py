@@ -51,7 +51,7 @@ def credit(
     kept = selection.apply(groups)
     batch = [
         [
-            _with_outputs(config, outcome(episode, config.rollout.max_tokens), output)
+            _with_outputs(config, outcome(episode, config.rollout.reply_tokens(config.env)), output)
             for episode, output in zip(group.trajectories, row, strict=True)
         ]
         for group, row in zip(kept, outputs, strict=True)

@@ -11,6 +11,7 @@ from typing import Any
 from ragen2.backends.agent import locate, pick_device
 from ragen2.backends.sampling.hf import DEFAULT_CONTEXT
 from ragen2.config import RunConfig
+from ragen2.consent import TRUSTED
 from ragen2.errors import ModelError, RagenError, RunError
 from ragen2.integrations.verl.translate import DEVICE, PLUGIN, VerlJob
 from ragen2.integrations.versions import require_tested
@@ -58,6 +59,7 @@ def processes(job: VerlJob) -> dict[str, str]:
         # Each process would list the engines that are not installed.
         "PYTHONWARNINGS": "ignore::UserWarning:verl.workers.engine",
         DEVICE: job.device,
+        TRUSTED: os.environ.get(TRUSTED, ""),  # each process reads the run file
     }
     if job.device == "cuda":
         return common

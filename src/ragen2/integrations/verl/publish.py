@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
 from safetensors import safe_open
 
 from ragen2.config import RunConfig
+from ragen2.consent import Risk
+from ragen2.errors import RunError
 from ragen2.integrations.verl.translate import verl_checkpoint
-from ragen2.runs.checkpoints import checkpoint_step, find_damage, list_checkpoints, save_checkpoint
+from ragen2.reading import read_json
+from ragen2.runs.checkpoints import checkpoint_step, newest_checkpoint, save_checkpoint
 from ragen2.runs.files import write_atomically
+from ragen2.runs.store import RunDirectory
 from ragen2.trainer.card import write_card
-from ragen2.trainer.state import mark_checkpoint, write_state
+from ragen2.trainer.resume import lacks_records, write_settings
+from ragen2.trainer.state import mark_checkpoint, read_state, write_state
 from ragen2.trainer.step_ledger import StepLedger
 
+PLAIN = frozenset(
+    f"numpy{inner}.{name}"
+    for inner in ("", ".core.multiarray", "._core.multiarray")
+    for name in ("_reconstruct", "scalar", "ndarray", "dtype")
+)
+"""What states of random generators are made of, beside all that torch loads as plain data."""
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -25,12 +37,36 @@ def newest_step(run: Path) -> int:
 
     verl writes its own first, so that a job that was cut short in between has one more of them.
     """
-    for folder in reversed(list_checkpoints(run)):
-        step = checkpoint_step(folder)
+
+    def find_problem(folder: Path) -> str:
         # verl writes this file last.
-        if (verl_checkpoint(run, step) / "data.pt").is_file() and not find_damage(folder):
-            return step
-    return 0
+        is_whole = (verl_checkpoint(run, checkpoint_step(folder)) / "data.pt").is_file()
+        if not is_whole:
+            return "verl's part of it is not whole"
+        return lacks_records(RunDirectory(run), read_state(folder))
+
+    newest = newest_checkpoint(run, find_problem)
+    return 0 if newest is None else checkpoint_step(newest)
+
+
+def unpickled_risks(run: Path, step: int) -> list[Risk]:
+    """The code that verl's checkpoint names, all of which verl would run; none of it is run here."""
+    import torch.distributed.tensor  # noqa: F401 - makes parts of sharded tensors known as plain data
+    from torch.serialization import get_unsafe_globals_in_checkpoint as code_in
+
+    names: set[str] = set()
+    folder = verl_checkpoint(run, step)
+    for file in sorted(folder.rglob("*.pt")):
+        try:
+            names.update(code_in(file))
+        except (ValueError, RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(
+                f"{file} is no checkpoint of verl ({reason}); remove {folder} to go on from the one before"
+            ) from error
+    found = sorted(names - PLAIN)
+    what = f"run {', '.join(found)} from {folder}"
+    return [Risk.of(what, "unpickle", *found)] if found else []
 
 
 def saved_workers(run: Path, step: int) -> int | None:
@@ -38,7 +74,10 @@ def saved_workers(run: Path, step: int) -> int | None:
     layout = verl_checkpoint(run, step) / "actor" / "fsdp_config.json"
     if not layout.is_file():
         return None
-    return int(json.loads(layout.read_text(encoding="utf-8"))["world_size"])
+    try:
+        return int(read_json(layout)["world_size"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{layout} does not say how many workers there were ({error!r})") from error
 
 
 def publish(config: RunConfig, ledger: StepLedger, step: int) -> None:
@@ -53,6 +92,7 @@ def publish(config: RunConfig, ledger: StepLedger, step: int) -> None:
         shutil.copytree(model, into, dirs_exist_ok=True, copy_function=_link_weights)
         _name_dtype(into)
         write_state(into, ledger.state)
+        write_settings(into, config)
         write_card(into, config, ledger.run.records())
 
     save_checkpoint(

@@ -8,6 +8,7 @@ from pathlib import Path
 from ragen2.config import RunConfig
 from ragen2.policy import Scorer
 from ragen2.runs.checkpoints import checkpoint_folder
+from ragen2.runs.record import records_digest
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.batch import select_groups
 from ragen2.trainer.evaluate import evaluation_metrics, measure_probe
@@ -44,8 +45,9 @@ class VerlLedger(StepLedger):
         state = read_state(checkpoint_folder(self.run.path, step))
         self.state = state.model_copy(update={"stopped": ""})
         self.run.rewind(step)
-        steps = [record.metrics.get("update/steps", 0.0) for record in self.run.records()]
-        self.num_updates = int(sum(steps))
+        records = self.run.records()
+        self._digest = records_digest(records)
+        self.num_updates = int(sum(one.metrics.get("update/steps", 0.0) for one in records))
 
     def rolled_out(self, step: int, groups: Sequence[Group], scorer: Scorer) -> Selection:
         """Measure the whole batch, then select what is updated on."""

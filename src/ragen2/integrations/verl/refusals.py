@@ -74,6 +74,11 @@ def _of_model(config: RunConfig) -> list[str]:
 
 def _of_the_rest(config: RunConfig) -> list[str]:
     rollout, found = config.rollout, []
+    if config.curriculum.mode != "off":
+        found.append(
+            f"curriculum.mode is {config.curriculum.mode!r}, but verl's tasks are fixed before it starts; "
+            "use off"
+        )
     if config.env.shows_images:
         found.append(
             f"{config.env.kind} shows images, and a row of verl holds text only; use our own engine, or "

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from ragen2.config import RunConfig, load_run
 from ragen2.integrations.verl.translate import AGENT, HELD_OUT
-from ragen2.rollout.context import system_message, turn_message
+from ragen2.rollout.prompts import PromptWriter
 from ragen2.trainer.batch import training_tasks
 
 TRAIN, EVALUATE, PROBE = "train", "evaluate", "probe"
@@ -32,6 +32,7 @@ class TaskDataset(Dataset[dict[str, Any]]):
         file = str(data_files if isinstance(data_files, str) else data_files[0])
         self.run = run_at(file.removesuffix(HELD_OUT))
         self.is_held_out = file.endswith(HELD_OUT)
+        self.writer = PromptWriter.of(self.run.env, self.run.rollout, self.run.prompt)
 
     def __len__(self) -> int:
         if self.is_held_out:
@@ -56,15 +57,12 @@ class TaskDataset(Dataset[dict[str, Any]]):
 
     def _row(self, index: int, part: str, seed: int, step: int, plays: int) -> dict[str, Any]:
         """``plays`` members of the group share this row and differ in luck."""
-        env, form = self.run.env, self.run.rollout.form
-        user = turn_message(
-            env.start(seed, 0).observation, actions_left=env.max_actions, problem=""
-        )
-        messages = [system_message(env, form), user]
         return {
-            "raw_prompt": [{"role": one.role, "content": one.content} for one in messages],
+            "raw_prompt": [
+                {"role": one.role, "content": one.content} for one in self.writer.first(seed)
+            ],
             "index": index,
-            "data_source": env.kind,
+            "data_source": self.run.env.kind,
             "agent_name": AGENT,
             "part": part,
             "task": seed,

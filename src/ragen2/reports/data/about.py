@@ -17,6 +17,7 @@ KINDS = (
     ("early warning", "warning"),
     ("the run ends here", "early_stop"),
     ("no update", "filter_empty"),
+    ("curriculum", "note"),
 )
 """How the parts of a record's note begin, and what they are."""
 

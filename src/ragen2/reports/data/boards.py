@@ -51,9 +51,10 @@ class Boards:
         self._read: BoardReader = lambda text, before: None
         self._before: Rows | None = None
         if env == "FrozenLake":
-            size = int(settings.get("size", 4))
+            size = settings.get("size", 4)
             self.legend = LAKE
-            self._read = lambda text, before: _lake(text, before, size)
+            if isinstance(size, int):
+                self._read = lambda text, before: _lake(text, before, size)
         elif env == "Sokoban":
             symbols = str(settings.get("symbols", SOKOBAN_SYMBOLS))
             self.legend = dict(zip(symbols, SOKOBAN, strict=False))

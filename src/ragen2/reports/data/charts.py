@@ -230,6 +230,13 @@ def _filter_and_reward() -> list[PageChart]:
             floor=0.0,
         ),
         PageChart(
+            "curriculum",
+            "Level of the curriculum",
+            [ChartLine("curriculum/level", "level of training tasks")],
+            floor=0.0,
+            about="0 has the easiest tasks. Held-out tasks are always as the run's settings say.",
+        ),
+        PageChart(
             "unevenness",
             "Std(RV) / Mean(RV)",
             [ChartLine("reward/variance_std_over_mean", "Std/Mean of reward variance")],
@@ -291,9 +298,14 @@ def _text(run: Run) -> list[PageChart]:
         ),
         PageChart(
             "format",
-            "Format validity",
-            [ChartLine("rollout/format_validity", "well-formed replies")],
-            unit="share of replies",
+            "Replies that can be executed",
+            [
+                ChartLine("rollout/format_validity", "as written"),
+                ChartLine("rollout/parsed_ratio", "parsed"),
+                ChartLine("rollout/known_actions_ratio", "actions that exist"),
+                ChartLine("rollout/effective_actions_ratio", "actions that change something"),
+            ],
+            unit="share",
             floor=0.0,
             ceiling=1.0,
         ),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ragen2.diagnostics.metrics.problems import count_problems
 from ragen2.errors import RunError
+from ragen2.reading import LARGEST, open_file, read_bytes
 from ragen2.reports.data.boards import Boards
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.load import Run
+from ragen2.runs.files import files_by_step
 from ragen2.runs.record import StepRecord
-from ragen2.runs.trajectories import ImageStore
+from ragen2.runs.store import RunDirectory
+from ragen2.runs.trajectories import SHOWN, ImageStore, ShownTrajectory, ShownTurn, first_problem
 
 MOST_STEPS = 40
 """Steps whose episodes are in the page."""
@@ -26,14 +30,7 @@ MOST_CHARACTERS = 6000
 STEP_CHARACTERS = 600_000
 """Of all texts of one step; fewer episodes where they are long."""
 CUT = " […]"
-ROW = ("env", "seed", "luck", "reward", "solved", "stop", "error")
-MESSAGE = ("role", "content")
-TURN = (
-    *("text", "reasoning", "actions", "executed", "valid", "problem"),
-    *("observation", "reward", "penalty"),
-)
-"""What a page reads of a trajectory, a message and a turn."""
-Row = dict[str, Any]
+Row = ShownTrajectory
 Blocks = dict[str, Callable[[], Any]]
 """Heavy parts of a page by name, each made when it is asked for."""
 MOST_IMAGE_CHARACTERS = 2_000_000
@@ -46,11 +43,8 @@ IMAGE_NAME = re.compile("[0-9a-f]{32}")
 def rollout_files(run: Run) -> dict[int, Path]:
     """The rollout files of recorded steps, earliest first."""
     recorded = {record.step for record in run.records}
-    found = {
-        int(path.stem.removeprefix("step_")): path
-        for path in (run.path / "rollouts").glob("step_*.jsonl")
-    }
-    return {step: found[step] for step in sorted(found.keys() & recorded)}
+    found = files_by_step(run.path / "rollouts", ".jsonl")
+    return {step: path for step, path in found if step in recorded}
 
 
 def shown_steps(run: Run) -> dict[int, Path]:
@@ -119,10 +113,10 @@ class Pictures:
         """The image as a URI; empty when it is missing from the run directory, or does not fit."""
         if name not in self._known:
             try:
-                found = PNG + base64.b64encode(self._store.file(name)).decode("ascii")
+                data = self._store.file(name, at_most=self._left * 3 // 4)
             except RunError:  # the page says so where the image would be
-                found = ""
-            self._known[name] = found
+                return ""
+            self._known[name] = PNG + base64.b64encode(data).decode("ascii")
         found = self._known[name]
         if len(found) > self._left:
             return ""
@@ -147,6 +141,17 @@ def missing_images(run: Run) -> str:
         f"{len(lost)} of {len(named)} images of {run.path} are missing from {store.folder}, "
         f"{lost[0]}.png for one; put back the archives of their steps"
     )
+
+
+def changed_files(run: Run) -> str:
+    """One line about files of the page's steps that are not as they were recorded; empty for none."""
+    recorded = [record for record in run.records if record.files]
+    return RunDirectory(run.path).changed_files(spread_over(recorded, MOST_STEPS))
+
+
+def missing_records(run: Run) -> str:
+    """One line about records that a run must have had; empty for an audit, or where none is missing."""
+    return "" if run.audit else RunDirectory(run.path).missing_records(run.records)
 
 
 def seen_of(images: Sequence[object], picture: Callable[[str], str]) -> dict[str, Any]:
@@ -199,7 +204,7 @@ def episode_of(
     shown = messages[-1]["content"] if messages else ""
     turns = []
     for turn in row["turns"]:
-        images = seen_of(turn.get("images", ()), picture)
+        images = seen_of(turn.get("images") or (), picture)
         turns.append(_turn(turn, _view(shown, boards, images)))
         shown = turn["observation"]
     last = [turn.get("shown_image") for turn in row["turns"][-1:]]
@@ -227,62 +232,84 @@ def _characters(row: Row) -> int:
 
 @lru_cache(maxsize=1024)
 def _count(path: Path, modified: int, size: int) -> int:
-    del modified, size  # they name the state of the file
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    del modified  # with the size it names the state of the file
+    if size > LARGEST:
+        raise RunError(f"{path} cannot be read: it holds more than {LARGEST // 2**20} MB")
+    try:
+        with open_file(path) as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, modified: int, size: int) -> list[Row]:
     del modified, size
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    rows: list[Row] = []
+    try:
+        lines = read_bytes(path).splitlines()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-            _check(row)
-        except (ValueError, KeyError, TypeError) as error:
+            rows.append(SHOWN.validate_json(line, strict=True))
+        except ValueError as error:
             raise RunError(
-                f"{path} line {number} is not a trajectory ({error!r}); remove the file to report "
-                "without it"
+                f"{path} line {number} is not a trajectory ({first_problem(error)}); remove the file "
+                "to report without it"
             ) from error
-        rows.append(row)
     return rows
-
-
-def _check(row: Row) -> None:
-    """Raise where a line lacks what a page reads."""
-    parts = [(row, ROW), *((one, MESSAGE) for one in row["messages"])]
-    parts += [(turn, TURN) for turn in row["turns"]]
-    for part, names in parts:
-        for name in names:
-            part[name]
 
 
 def _image_names(row: Row) -> list[str]:
     """Names of the images that a page shows of an episode."""
     turns = row["turns"]
-    shown = [turn.get("images", ())[-1:] for turn in turns]
+    shown: list[list[str | None]] = [[*(turn.get("images") or [])[-1:]] for turn in turns]
     shown += [[turn.get("shown_image")] for turn in turns[-1:]]
     return [
         one for part in shown for one in part if isinstance(one, str) and IMAGE_NAME.fullmatch(one)
     ]
 
 
-def _turn(turn: Row, seen: dict[str, Any]) -> dict[str, Any]:
+def _turn(turn: ShownTurn, seen: dict[str, Any]) -> dict[str, Any]:
     return {
         "seen": seen,
         "reasoning": cut(turn["reasoning"]),
         "actions": [cut(action) for action in turn["actions"]],
-        "executed": len(turn["executed"]),
+        "fates": _fates(turn),
         "valid": turn["valid"],
-        "problem": turn["problem"],
+        "problem": problem_of(turn),
         "reward": short(turn["reward"]),
         "penalty": short(turn["penalty"]),
         "raw": cut(turn["text"]) if _has_more(turn) else "",
     }
 
 
-def _has_more(turn: Row) -> bool:
+def problem_of(turn: ShownTurn) -> str:
+    """Why a reply could not be executed as written; empty where it could."""
+    unknown = [f"unknown action {one[:40]!r}" for one in turn.get("unknown", ())[:1]]
+    return turn["problem"] or "".join(unknown)
+
+
+def _fates(turn: ShownTurn) -> list[str]:
+    """What became of each action of a reply: taken, without effect, unknown, or not taken."""
+    flags = turn.get("effective")
+    effects = flags if flags is not None else [True] * len(turn["executed"])
+    executed = list(zip(turn["executed"], effects, strict=False))
+    unknown = list(turn.get("unknown", ()))
+    fates = []
+    for action in turn["actions"]:
+        if unknown and unknown[0] == action:
+            unknown.pop(0)
+            fates.append("unknown")
+        elif executed and executed[0][0] == action:
+            fates.append("taken" if executed.pop(0)[1] else "without effect")
+        else:
+            fates.append("not taken")
+    return fates
+
+
+def _has_more(turn: ShownTurn) -> bool:
     """Whether the reply as sampled holds more than its parts: it was not well-formed, or says more."""
     known = len(turn["reasoning"]) + sum(len(action) + 4 for action in turn["actions"])
     return not turn["valid"] or len(turn["text"]) > known + 60
@@ -297,11 +324,17 @@ def _step_block(run: Run, path: Path, record: StepRecord) -> Callable[[], Any]:
     def make() -> Any:
         rows, pictures = read_rows(path), Pictures(run.path)
         kept = dict(zip(record.seeds, record.kept, strict=False))
+        replies = [(problem_of(turn), turn["text"]) for row in rows for turn in row["turns"]]
         return {
+            "replies": len(replies),
+            "problems": [
+                {**asdict(one), "examples": [cut(text) for text in one.examples]}
+                for one in count_problems(replies)
+            ],
             "episodes": [
                 episode_of(rows[place], kept.get(rows[place]["seed"]), run.settings, pictures.uri)
                 for place in choose(rows)
-            ]
+            ],
         }
 
     return make

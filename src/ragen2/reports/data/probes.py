@@ -18,6 +18,7 @@ from ragen2.diagnostics.metrics.gradients import (
     PromptGradient,
 )
 from ragen2.errors import RunError
+from ragen2.reading import read_bytes
 from ragen2.reports.data.numbers import short, spread_over
 from ragen2.reports.load import Run
 from ragen2.runs.record import StepRecord
@@ -137,10 +138,11 @@ def probes_of(run: Run) -> list[dict[str, Any]]:
 def read_probe(path: Path) -> ProbeRecord:
     """A probe.json."""
     try:
-        return ProbeRecord.model_validate_json(path.read_bytes())
+        return ProbeRecord.model_validate_json(read_bytes(path))
     except (OSError, ValidationError) as error:
+        why = getattr(error, "strerror", None) or "its fields are others"
         raise RunError(
-            f"{path} is not a probe of this version; probe again or remove it"
+            f"{path} is not a probe of this version ({why}); probe again or remove it"
         ) from error
 
 

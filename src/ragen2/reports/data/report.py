@@ -21,7 +21,7 @@ from ragen2.reports.data.about import (
 )
 from ragen2.reports.data.charts import charts_of, describe, token_unit
 from ragen2.reports.data.compare import compare_data
-from ragen2.reports.data.episodes import Blocks, replays_of
+from ragen2.reports.data.episodes import Blocks, missing_records, replays_of
 from ragen2.reports.data.flow import flow_of
 from ragen2.reports.data.matrices import matrices_of
 from ragen2.reports.data.numbers import short, shorts
@@ -224,7 +224,9 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
 
 def _own_notes(run: Run, has_scores: bool) -> list[str]:
     notes = list(run.audit.notes) if run.audit else []
-    if not run.records:
+    if missing := missing_records(run):
+        notes.append(missing)
+    elif not run.records:
         notes.append("The run has no record yet.")
     elif not has_scores and any(record.regime for record in run.records):
         notes.append(

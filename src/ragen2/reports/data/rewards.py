@@ -8,6 +8,8 @@ from typing import Any
 
 from ragen2.diagnostics.base import Played, attempts_of
 from ragen2.diagnostics.metrics.triage import Label, Triaged, triage
+from ragen2.errors import RunError
+from ragen2.reading import read_bytes
 from ragen2.reports.data.episodes import cut, rollout_files
 from ragen2.reports.data.numbers import short, shorts, spread_over
 from ragen2.reports.load import Run
@@ -71,8 +73,12 @@ def _triaged_file(path: Path) -> tuple[Labelled, ...]:
 @lru_cache(maxsize=64)
 def _triaged(path: Path, modified: int, size: int) -> tuple[Labelled, ...]:
     del modified, size  # they name the state of the file
-    with path.open(encoding="utf-8") as file:
-        groups = groups_of(file)
+    try:
+        groups = groups_of(read_bytes(path).splitlines())
+    except RunError as error:
+        raise RunError(f"{path} {error}") from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
     found = triage([attempts_of(group) for group in groups])
     return tuple(zip((group.prompt.seed for group in groups), found, strict=True))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from ragen2.errors import DependencyError, RunError
+from ragen2.reading import read_text
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import Sink, StepRecord
 
@@ -52,7 +53,10 @@ class LoggedRun:
         if not file.exists():
             file.parent.mkdir(exist_ok=True)
             write_atomically(file, uuid.uuid4().hex)
-        return cls(directory, project, settings, file.read_text(encoding="utf-8"), next_step)
+        try:
+            return cls(directory, project, settings, read_text(file), next_step)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} cannot be read: {error}; remove it") from error
 
     @property
     def name(self) -> str:

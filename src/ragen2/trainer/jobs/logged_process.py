@@ -13,27 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ragen2.errors import RunError
+from ragen2.reading import open_own
+from ragen2.runs.lock import LockedError, try_lock
 
 LONGEST_LINE = 300
 """Characters of a log's last line that are repeated."""
-TRIES, SECONDS_BETWEEN_TRIES = 5, 0.05
-"""To lock a log: ``is_locked`` locks it for a moment too."""
-
-
-class LogLockedError(RunError):
-    """Another process has locked the log: what would be started runs already."""
 
 
 @contextlib.contextmanager
 def lock_log(log: Path) -> Iterator[BinaryIO]:
-    """The log, opened and locked; raises ``LogLockedError`` when another process has locked it.
+    """The log, opened and locked; raises ``LockedError`` when another process has locked it.
 
     What is true inside stays true: whether the work is done already is decided here, not before.
     """
-    with log.open("ab") as file:
-        if not _lock(file):
-            raise LogLockedError(
+    with open(log, "ab", opener=lambda *_: open_own(log, os.O_APPEND)) as file:
+        if not try_lock(file.fileno()):
+            raise LockedError(
                 f"another process still trains this run (it holds {log}); wait for it or end it"
             )
         yield file
@@ -69,10 +64,14 @@ class LoggedProcess:
         return self.popen.poll()
 
     def ask_to_end(self) -> None:
-        """What Ctrl-C does to a run; SIGTERM does the same, and cannot be ignored before that."""
+        """What Ctrl-C does to a run; asked a second time, it stops at once.
+
+        SIGTERM does the same and cannot be ignored before that, but soon after another one it is no second.
+        """
+        number = signal.SIGINT if self.is_asked else signal.SIGTERM
         self.is_asked = True
         if self.exit_code is None:
-            self.popen.send_signal(signal.SIGTERM)
+            self.popen.send_signal(number)
 
     def last_line(self) -> str:
         """The last line that it wrote, or that there is none."""
@@ -88,12 +87,10 @@ def is_locked(log: Path) -> bool:
     """Whether a process that was started with this log still runs."""
     if not log.is_file():
         return False
-    with log.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    # Only read: a full disk is no reason not to look, and file systems of other machines lend a file that is
+    # not written to no lock but a shared one.
+    with log.open("rb") as file:
+        return not try_lock(file.fileno(), tries=1, how=fcntl.LOCK_SH)
 
 
 def end_all(processes: Sequence[LoggedProcess], seconds: float) -> None:
@@ -107,15 +104,3 @@ def end_all(processes: Sequence[LoggedProcess], seconds: float) -> None:
         except subprocess.TimeoutExpired:
             process.popen.kill()
             process.popen.wait()
-
-
-def _lock(log: BinaryIO) -> bool:
-    for left in reversed(range(TRIES)):
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if left:
-                time.sleep(SECONDS_BETWEEN_TRIES)
-        else:
-            return True
-    return False

@@ -18,16 +18,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from ragen2.config import RunConfig, dump_config, load_run
+from ragen2.config import RunConfig, dump_config, load_run, unchecked_kinds
 from ragen2.errors import ConfigError, RunError
-from ragen2.rollout.play import usable_cores
+from ragen2.rollout.pool import usable_cores
 from ragen2.runs.checkpoints import list_checkpoints
 from ragen2.runs.files import write_atomically
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RecordTail, RunDirectory
 from ragen2.trainer.jobs.logged_process import LoggedProcess, end_all, lock_log
+from ragen2.trainer.resume import as_tables, differences, lacks_records
 from ragen2.trainer.state import read_state
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ SECONDS_TO_END = 30.0
 """For jobs to save and end, when this program itself ends."""
 STEPS_AVERAGED = 10
 """Newest steps whose mean time is the time of a step."""
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = (129, 130, 143)
+"""After SIGHUP, Ctrl-C and SIGTERM, with the run saved."""
 PROGRAM = (sys.executable, "-m", "ragen2")
 
 State = Literal["queued", "running", "done", "failed", "stopped"]
@@ -150,11 +152,17 @@ def refuse_unfit(jobs: Sequence[Job]) -> None:
         if not (job.folder / "run.toml").is_file():
             RunDirectory.refuse_taken(job.folder)
             continue
-        there = load_run(job.folder / "run.toml").model_dump(mode="json")
-        changed = _first_difference(there, job.config.model_dump(mode="json"))
-        if changed:
+        # Compared, not run: no plug-in is imported for that.
+        there = load_run(job.folder / "run.toml", plugins="skip")
+        unknown = set(unchecked_kinds(job.config))
+        before, now = (
+            {name: table for name, table in as_tables(one).items() if name not in unknown}
+            for one in (there, job.config)
+        )
+        for name, old, new in differences(before, now):
             raise ConfigError(
-                f"{job.folder} was trained with other settings: {changed}; choose another --out"
+                f"{job.folder} was trained with other settings: {name} is {old} there and {new} now; "
+                "choose another --out"
             )
 
 
@@ -167,6 +175,8 @@ def is_finished(job: Job) -> bool:
         state = read_state(saved[-1])
     except RunError:
         return False  # damaged: resuming reports that, and takes the checkpoint before
+    if state.records and lacks_records(RunDirectory(job.folder), state):
+        return False  # and so here
     is_alarmed = job.config.warning.response == "stop" and state.watch.warning.is_raised
     return state.step >= job.config.steps or bool(state.stopped) or is_alarmed
 
@@ -191,6 +201,7 @@ class _JobRun:
         self.tail = RecordTail(RunDirectory(job.folder).steps_file)
         self.records: tuple[StepRecord, ...] = ()
         self._seen: State | None = None
+        self._told = ""
 
     def start(self, on_start: Callable[[Job], None]) -> None:
         """Begin or resume it, if it waits for that and nobody has finished it meanwhile."""
@@ -244,7 +255,9 @@ class _JobRun:
         try:
             self.records = self.tail.records()
         except RunError as error:
-            logger.warning("%s", error)
+            if str(error) != self._told:
+                logger.warning("%s", error)
+            self._told = str(error)
         return len(self.records) != len(before) or self.records[-1:] != before[-1:]
 
     def _reason(self, process: LoggedProcess, code: int) -> str:
@@ -255,17 +268,5 @@ class _JobRun:
 def _end_state(code: int, *, is_asked: bool) -> State:
     if code == 0:
         return "done"
-    is_interrupt = code == EXIT_INTERRUPTED or (is_asked and code == -signal.SIGTERM)
+    is_interrupt = code in EXIT_INTERRUPTED or (is_asked and code == -signal.SIGTERM)
     return "stopped" if is_interrupt else "failed"
-
-
-def _first_difference(there: Any, here: Any, path: str = "") -> str:
-    """The first setting that is not the same, with both values; nothing when all are."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        names = [*there, *(name for name in here if name not in there)]
-        found = (
-            _first_difference(there.get(name), here.get(name), f"{path}.{name}".lstrip("."))
-            for name in names
-        )
-        return next((text for text in found if text), "")
-    return "" if there == here else f"{path} is {there!r} there and {here!r} now"

@@ -153,3 +153,47 @@ def test_longer_rows_that_no_longer_all_fit_are_fewer(monkeypatch: pytest.Monkey
     assert bool((cache.keys[:, 0, :, 0] == 7.0).all()), "a row that stays keeps what it holds"
     assigned = cache.assign([ids(0, 0, 1), ids(9, 9, 1)])
     assert [one.known for one in assigned] == [2, 0], "a row that was let go is read again"
+
+
+def test_where_old_and_new_do_not_fit_at_once_the_old_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three tenths of all are asked for, but less than that is free while the old cache is held."""
+    cache = GPUCache(2, 2, 4, torch.float32, torch.device("cpu"))
+    memory = 40 * cache.bytes_of(1, ROUND)
+    taken = 0
+
+    def free() -> int:
+        return memory - taken - cache.bytes_of(cache.num_rows, cache.num_tokens)
+
+    monkeypatch.setattr(cache, "_free_memory", free)
+    held_at_once: list[int] = []
+    empty = cache._empty
+
+    def counted(rows: int, tokens: int) -> torch.Tensor:
+        held_at_once.append(cache.num_rows)
+        return empty(rows, tokens)
+
+    cache.reserve(5, ROUND)
+    cache.hold(0, ids(1, 2))
+    taken = 30 * cache.bytes_of(1, ROUND)
+    monkeypatch.setattr(cache, "_empty", counted)
+    assert cache.reserve(2, 3 * ROUND)
+    assert held_at_once[-2:] == [0, 0]
+    assert cache.assign([ids(1, 2, 3)])[0].known == 0, "what was held is read again"
+
+
+def test_a_thrifty_cache_takes_half_as_much_and_one_that_is_dropped_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = GPUCache(2, 2, 4, torch.float32, torch.device("cpu"))
+    memory = 40 * cache.bytes_of(1, ROUND)
+    monkeypatch.setattr(cache, "_free_memory", lambda: memory)
+    assert cache.rows_that_fit(ROUND) == 11
+    cache.be_thrifty()
+    assert cache.rows_that_fit(ROUND) == 5
+    cache.reserve(5, ROUND)
+    cache.drop()
+    assert (cache.num_rows, cache.num_tokens, cache.keys.numel()) == (0, 0, 0)
+    assert cache.reserve(3, ROUND)
+    assert cache.num_rows == 3

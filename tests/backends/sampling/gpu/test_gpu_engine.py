@@ -23,11 +23,12 @@ from transformers import (
 
 from ragen2.backends.agent import open_model
 from ragen2.backends.decoder import describe_decoder
+from ragen2.backends.frozen import hold_frozen
 from ragen2.backends.learner.optimiser import add_lora
 from ragen2.backends.sampling.hf import HFPolicy
 from ragen2.backends.settings import ModelSettings
 from ragen2.backends.tokenizer import TemplateTokenizer
-from ragen2.policy import Request, SamplingParams
+from ragen2.policy import Pair, Request, SamplingParams
 from ragen2.types import Completion, Finish
 
 pytest.importorskip("triton", reason="needs Triton (make parity runs these under its interpreter)")
@@ -182,3 +183,73 @@ def test_adapters_are_part_of_the_weights(tokenizer: TemplateTokenizer) -> None:
     with network.disable_adapter():
         without = plain.sample(requests, params)
     assert abs(without[0].logprobs_T[0] - adapted[0].logprobs_T[0]) > 1e-3
+
+
+def test_frozen_weights_of_its_type_are_read_where_they_are(
+    tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = torch.float16 if IS_INTERPRETED else torch.bfloat16  # the interpreter has no bfloat16
+    if IS_INTERPRETED:  # and torch no product of such numbers into float32 on a CPU
+        monkeypatch.setattr(
+            forward.GPUForward,
+            "_logits",
+            lambda self, normed, out: out.copy_(normed.float() @ self.weights.head.float().t()),
+        )
+    base = random_network(Qwen2ForCausalLM, Qwen2Config(**SHAPE))
+    network = add_lora(base, ModelSettings(lora_rank=4), seed=0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    hold_frozen(base, low)
+    decoder = describe_decoder(network, adapters=True)
+    assert not isinstance(decoder, str)
+    engine = gpu.GPUEngine(decoder, tokenizer, dtype=low)
+    layer, modules = engine.weights.layers[0], base.model.layers[0]
+    assert layer.qkv.data_ptr() == modules.self_attn.q_proj.weight.data_ptr()
+    assert layer.gate_up[0].data_ptr() == modules.mlp.gate_proj.weight.data_ptr()
+    assert engine.weights.head.data_ptr() == base.lm_head.weight.data_ptr()
+    params, requests = SamplingParams(max_tokens=4), requests_of(6, 9)
+    found = engine.sample(requests, params)
+    pairs = [Pair(r.prompt_ids_T, c.ids_T) for r, c in zip(requests, found, strict=True)]
+    whole = HFPolicy(network.float(), tokenizer, engine="plain", precision="float32")
+    for completion, wanted in zip(found, whole.score(pairs), strict=True):
+        assert np.abs(completion.logprobs_T - wanted).max() < (0.03 if IS_INTERPRETED else 0.2)
+
+
+@pytest.mark.parametrize("where", ["cache", "decoding"])
+def test_when_memory_runs_out_fewer_are_written_at_once_and_they_are_the_same(
+    where: str, tiny: Any, tokenizer: TemplateTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, requests = SamplingParams(max_tokens=3), requests_of(4, 5, 6, 7, 8)
+    wanted = HFPolicy(tiny, tokenizer, engine="plain").sample(requests, params)
+    engine = engine_of(tiny, tokenizer)
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.23 GiB")
+    empty, write = engine.cache._empty, engine._write
+
+    def limited_cache(rows: int, tokens: int) -> torch.Tensor:
+        if rows > 3:  # two rows, and the spare one
+            raise full
+        return empty(rows, tokens)
+
+    def limited_decoding(normed: torch.Tensor, *more: Any) -> None:
+        write(normed, *more)
+        if len(normed) > 2:
+            raise full
+
+    if where == "cache":
+        monkeypatch.setattr(engine.cache, "_empty", limited_cache)
+    else:
+        monkeypatch.setattr(engine, "_write", limited_decoding)
+    assert_same(engine.sample(requests, params), wanted)
+    assert engine._most == 2
+    assert_same(engine.sample(requests[:2], params), wanted[:2])
+    assert engine.give_back()
+    assert not engine.give_back()
+    monkeypatch.setattr(engine, "_prefill", lambda *_: fail())
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.sample(requests, params)
+
+
+def fail() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.23 GiB")

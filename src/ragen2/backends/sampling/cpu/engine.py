@@ -333,6 +333,12 @@ class CPUEngine:
         """Drop all caches."""
         self._caches, self._spares = [], []
 
+    def give_back(self) -> bool:
+        """Drop all caches; whether there were any."""
+        had_any = bool(self._caches or self._spares)
+        self.forget()
+        return had_any
+
     def _refresh(self) -> None:
         """Take new weights, and forget what old ones made; its memory is used again."""
         if self.forward.refresh(weights_version(self.network)):

@@ -56,6 +56,8 @@ class GPUCache(RowCache):
         self._used: list[int] = []
         """Which call of ``assign`` gave a row away last."""
         self._calls = 0
+        self._thrift = 1.0
+        """What its shares of memory are multiplied by: less, once memory has run out."""
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
@@ -76,7 +78,8 @@ class GPUCache(RowCache):
         """How many rows of so many tokens this cache's share has room for, at least one."""
         size = self.bytes_of(1, _rounded(tokens))
         own = self.bytes_of(self.num_rows, self.num_tokens)
-        return max(1, int(FULL_SHARE * (self._free_memory() + own) // size) - 1)
+        share = self._thrift * FULL_SHARE
+        return max(1, int(share * (self._free_memory() + own) // size) - 1)
 
     def reserve(self, rows: int, tokens: int) -> bool:
         """Make room for so many rows of so many tokens; True when the memory has moved."""
@@ -85,11 +88,12 @@ class GPUCache(RowCache):
         tokens = max(_rounded(tokens), self.num_tokens)
         # Longer rows may leave no room for all there are: those beyond what is asked for are let go.
         rows = max(rows, min(self.num_rows, self.rows_that_fit(tokens)))
-        if self.bytes_of(rows, ROOMY) < ROOMY_SHARE * self._free_memory():
+        if self.bytes_of(rows, ROOMY) < self._thrift * ROOMY_SHARE * self._free_memory():
             tokens = max(tokens, ROOMY)
         kept, used = min(rows, self.num_rows), self.num_tokens
-        if not any(self.held):  # nothing to move: no need to hold both at once
-            self.keys = self.values = self._empty(0, 0)
+        has_room = self.bytes_of(rows + 1, tokens) <= self._free_memory()
+        if not any(self.held) or not has_room:  # nothing to move, or no memory for both at once
+            self.drop()
             kept = used = 0
         keys, values = self._empty(rows + 1, tokens), self._empty(rows + 1, tokens)
         keys[:, :kept, :, :used] = self.keys[:, :kept]
@@ -99,6 +103,15 @@ class GPUCache(RowCache):
         self._used = self._used[:kept] + [0] * (rows - kept)
         self.num_tokens = tokens
         return True
+
+    def drop(self) -> None:
+        """Hold no memory; rows are read again when they are needed."""
+        self.keys = self.values = self._empty(0, 0)
+        self.held, self._used, self.num_tokens = [], [], 0
+
+    def be_thrifty(self) -> None:
+        """Take half as large a share of memory from now on."""
+        self._thrift /= 2
 
     def waiting(self, prompts: Sequence[IntArray]) -> int:
         """Rows of the call before that these prompts do not continue: another cohort's, perhaps."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from ragen2.backends.decoder import Decoder, DecoderWeights
+from ragen2.backends.device import free_memory
+from ragen2.backends.memory import fitting, until_it_fits
 from ragen2.backends.sampling.choosing import EndRules, need_numbers, uniforms
 from ragen2.backends.sampling.gpu.cache import GPUCache, RowAssignment
 from ragen2.backends.sampling.gpu.choose import Chooser, Lanes, Output, Rule
@@ -51,7 +54,9 @@ class GPUEngine:
         self.chooser = Chooser(EndRules(tokenizer, decoder.vocabulary), self.device)
         self.lanes = Lanes.empty(0, self.device)
         self.out = Output(0, 0, self.device)
-        self._room = 1
+        self._room = self._at_once = 1
+        self._most = 2**31
+        """Sequences written at once at most; fewer, once memory has run out."""
         self._graphs: dict[tuple[int, Rule], Replay] = {}
 
     @torch.no_grad()
@@ -60,15 +65,37 @@ class GPUEngine:
         if self.weights.refresh(weights_version(self.network)):
             self.cache.forget()
         longest = max(len(request.prompt_ids_T) for request in requests) + params.max_tokens
-        self._room = self.cache.rows_that_fit(longest)
         completions: list[Completion] = []
-        for start in range(0, len(requests), self._room):
-            completions += self._sample(requests[start : start + self._room], params, longest)
+        while len(completions) < len(requests):
+            write = partial(self._sample, requests[len(completions) :], params, longest)
+            completions += until_it_fits(write, self._shrink)
         return completions
+
+    def give_back(self) -> bool:
+        """Let go of the cache and what points at it, and take less from now on; whether there was any."""
+        had_any = self.cache.num_rows > 0
+        self._graphs.clear()
+        self.cache.drop()
+        self.cache.be_thrifty()
+        self.forward.drop_lanes()
+        self.out = Output(0, 0, self.device)
+        return had_any
+
+    def _shrink(self) -> str:
+        """Fewer sequences at once; nothing when one alone, in a cache for one, was too many."""
+        if self._at_once <= 1 and self.cache.num_rows <= 1:
+            return ""
+        self._most = max(1, self._at_once // 2)
+        self.give_back()
+        return f"{self._most} sequences written at once"
 
     def _sample(
         self, requests: Sequence[Request], params: SamplingParams, longest: int
     ) -> list[Completion]:
+        """Completions of as many of the first requests as there is room for."""
+        self._room = min(self._most, self.cache.rows_that_fit(longest))
+        requests = requests[: self._room]
+        self._at_once = len(requests)
         prompts = [request.prompt_ids_T for request in requests]
         cache_rows = len(requests) + self.cache.waiting(prompts)
         self._reserve(len(requests), cache_rows, params.max_tokens, longest)
@@ -105,10 +132,10 @@ class GPUEngine:
         leaders = [row for row, one in enumerate(assigned) if one.copy_of == row]
         found: dict[int, torch.Tensor] = {}
         part: list[int] = []
-        size = 0
+        size, most = 0, self._prefill_tokens()
         for row in leaders:
             new = len(prompts[row]) - assigned[row].known
-            if part and size + new > PREFILL_TOKENS:
+            if part and size + new > most:
                 found |= self._prefill_part(part, prompts, assigned)
                 part, size = [], 0
             part.append(row)
@@ -123,6 +150,12 @@ class GPUEngine:
         order = {row: number for number, row in enumerate(found)}
         pick = torch.tensor([order[one.copy_of] for one in assigned], device=self.device)
         return torch.stack(list(found.values()))[pick]
+
+    def _prefill_tokens(self) -> int:
+        """New prompt tokens at once: by default, or as many as there is memory for."""
+        if self.device.type != "cuda":
+            return PREFILL_TOKENS
+        return fitting(PREFILL_TOKENS, self.forward.bytes_per_token, free_memory(self.device))
 
     def _prefill_part(
         self, rows: Sequence[int], prompts: Sequence[IntArray], assigned: Sequence[RowAssignment]

@@ -2,7 +2,7 @@
 
 It is not the CPU engine's nor the learner's: every result goes into memory that was reserved before, so
 that a step of decoding can be captured in a CUDA graph and replayed without Python, and decoding's
-attention reads rows of the cache where they lie.
+attention reads rows of the cache where they lie. Under LoRA each product has two thin ones beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from ragen2.backends.adapters import adapt
 from ragen2.backends.decoder import DecoderWeights, LayerWeights
 from ragen2.backends.kernels import GATE_BLOCK, add_norm, gate
 from ragen2.backends.sampling.gpu import kernels
@@ -61,6 +62,15 @@ class GPUForward:
         self._scratch = self._buffers(lanes)
         return True
 
+    def drop_lanes(self) -> None:
+        """Hold no scratch for decoding."""
+        self._scratch = {}
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Scratch for prefilling one token."""
+        return sum(self._widths.values()) * self.dtype.itemsize + self.hidden * 4
+
     def decode(
         self, token_B: torch.Tensor, row_B: torch.Tensor, position_B: torch.Tensor
     ) -> torch.Tensor:
@@ -68,7 +78,8 @@ class GPUForward:
         lanes = len(token_B)
         buffers = {name: buffer[:lanes] for name, buffer in self._scratch.items()}
         self._embed(token_B, buffers)
-        for number, layer in enumerate(self.weights.layers):
+        for number in range(len(self.weights.layers)):
+            layer = self.weights.opened(number)
             self._project(buffers["normed"], layer, buffers["qkv"])
             kernels.decode_attention[(lanes, self.nkv)](
                 buffers["qkv"],
@@ -99,7 +110,8 @@ class GPUForward:
         count = len(packed.token_N)
         buffers = self._buffers(count, with_logits=False)
         self._embed(packed.token_N, buffers)
-        for number, layer in enumerate(self.weights.layers):
+        for number in range(len(self.weights.layers)):
+            layer = self.weights.opened(number)
             self._project(buffers["normed"], layer, buffers["qkv"])
             keys, values = self.cache.keys[number], self.cache.values[number]
             kernels.rotate_and_store[(count,)](
@@ -168,6 +180,7 @@ class GPUForward:
             torch.mm(normed, layer.qkv.t(), out=out)
         else:
             torch.addmm(layer.qkv_bias, normed, layer.qkv.t(), out=out)
+        adapt(out, normed, layer.adapters.qkv)
 
     def _finish_layer(
         self, number: int, layer: LayerWeights, buffers: dict[str, torch.Tensor]
@@ -175,13 +188,16 @@ class GPUForward:
         """From attention's output to the normed input of the next layer."""
         delta, count = buffers["delta"], len(buffers["delta"])
         torch.mm(buffers["attended"], layer.o.t(), out=delta)
+        adapt(delta, buffers["attended"], layer.adapters.o)
         self._add_norm(layer.mlp_norm, buffers)
         (gate_up,) = layer.gate_up
         torch.mm(buffers["normed"], gate_up.t(), out=buffers["both"])
+        adapt(buffers["both"], buffers["normed"], layer.adapters.gate_up)
         gate[(count, triton.cdiv(self.inner, GATE_BLOCK))](
             buffers["both"], buffers["gated"], INNER=self.inner, BLOCK=GATE_BLOCK
         )
         torch.mm(buffers["gated"], layer.down.t(), out=delta)
+        adapt(delta, buffers["gated"], layer.adapters.down)
         is_last = number + 1 == len(self.weights.layers)
         self._add_norm(
             self.weights.norm if is_last else self.weights.layers[number + 1].norm, buffers
@@ -202,8 +218,10 @@ class GPUForward:
     def _strides(self) -> tuple[int, int]:
         return self.cache.keys.stride(1), self.cache.keys.stride(2)
 
-    def _buffers(self, count: int, *, with_logits: bool = True) -> dict[str, torch.Tensor]:
-        widths = {
+    @property
+    def _widths(self) -> dict[str, int]:
+        """Scratch of a token, by name, in the type of products."""
+        return {
             "normed": self.hidden,
             "qkv": (self.nq + 2 * self.nkv) * self.dim,
             "attended": self.nq * self.dim,
@@ -211,11 +229,13 @@ class GPUForward:
             "both": 2 * self.inner,
             "gated": self.inner,
         }
+
+    def _buffers(self, count: int, *, with_logits: bool = True) -> dict[str, torch.Tensor]:
         wide = {"residual": self.hidden}
         if with_logits:
             wide["logits"] = len(self.weights.head)
         return {
             name: torch.empty((count, width), dtype=dtype, device=self.device)
-            for group, dtype in ((widths, self.dtype), (wide, torch.float32))
+            for group, dtype in ((self._widths, self.dtype), (wide, torch.float32))
             for name, width in group.items()
         }

@@ -373,7 +373,7 @@ def _example(plan: ProblemPlan, form: Form, given: Arguments, answer: Any) -> st
 
 def _case(plan: ProblemPlan, form: Form, given: Arguments, answer: Any) -> Case:
     if form == "call":
-        return Case(Given(probes=((ENTRY, list(given)),)), (answer,))
+        return Case(Given(call=(ENTRY, list(given))), (answer,))
     return Case(
         Given(stdin=_standard_input(plan, given)),
         (ARGUMENT_TYPES[plan.goal.part.gives].printed(answer),),

@@ -31,11 +31,9 @@ async function askForBlock(name) {
   return answer.json();
 }
 
-// Relative, with the page's own query along: it carries the access token, if there is one.
+// Relative; the access token goes along in the cookie that the page came with.
 function serverAddress(path, query) {
-  const asked = new URLSearchParams(location.search);
-  for (const [key, value] of Object.entries(query)) asked.set(key, value);
-  return `${path}?${asked}`;
+  return `${path}?${new URLSearchParams(query)}`;
 }
 
 // Show what a block gives, or why it cannot be had. A slower answer never replaces a newer question's.

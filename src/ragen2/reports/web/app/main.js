@@ -10,6 +10,8 @@ window.ragen2Report = {
 };
 
 if (isLive) {
+  // The cookie has the access token from here on; in the address others could read it.
+  history.replaceState(null, "", location.pathname + location.hash);
   followServer();
 } else {
   update(JSON.parse(document.getElementById("report-data").textContent));

@@ -17,7 +17,9 @@ const replayPart = {
       (current, draw) => {
         const chosen = choice(current, "replays", current.replays, (one) => String(one.step));
         const place = el("div");
-        whenLoaded(place, chosen.block, (block) => episodeBrowser(current, block.episodes));
+        whenLoaded(place, chosen.block, (block) =>
+          el("div", { class: "stack" }, problemList(block), episodeBrowser(current, block.episodes)),
+        );
         const options = current.replays.map((one) => [one.step, `step ${one.step}`]);
         const words =
           chosen.count < chosen.of
@@ -36,6 +38,30 @@ const replayPart = {
       },
     ),
 };
+
+// What was wrong with replies that could not be executed as written, with examples.
+function problemList(block) {
+  const wrong = (block.problems || []).reduce((sum, one) => sum + one.count, 0);
+  if (!wrong) return null;
+  return el(
+    "details",
+    { class: "problems", "data-key": "replay-problems" },
+    el("summary", {}, `${num(wrong)} of ${num(block.replies)} replies could not be executed as written`),
+    el(
+      "ul",
+      {},
+      block.problems.map((one) =>
+        el(
+          "li",
+          {},
+          el("strong", {}, num(one.count)),
+          ` ${one.kind}`,
+          one.examples.map((text) => textBox(text, "Example of such a reply")),
+        ),
+      ),
+    ),
+  );
+}
 
 function outcome(episode) {
   if (episode.error) return ["bad", "environment error"];
@@ -248,8 +274,9 @@ function turnScene(turn, i) {
 
 function actionList(turn) {
   const acts = turn.actions.map((action, i) => {
-    const unused = isNumber(turn.executed) && i >= turn.executed;
-    return el("span", { class: `act ${unused ? "unused" : ""}` }, action, unused && " (not taken)");
+    const fate = (turn.fates || [])[i] || "taken";
+    const isUsed = fate === "taken" || fate === "without effect";
+    return el("span", { class: `act ${isUsed ? "" : "unused"}` }, action, fate !== "taken" && ` (${fate})`);
   });
   return el(
     "div",

@@ -1,0 +1,147 @@
+"""What is shown of a long wait: a bar on a terminal, seldom a line elsewhere, nothing for what is quick."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from command_line import Done, settings
+from gguf_models import write_embedded_gguf
+from ragen2.backends.agent import locate
+from ragen2.backends.settings import EMBEDDED
+from ragen2.cli.views import waiting as view
+from ragen2.cli.views.waiting import LARGE, Waiting
+from ragen2.progress import ProgressReport, report, reported_to
+
+Program = Callable[..., Done]
+FEW = settings("rollout.prompts=2", "rollout.group_size=2", "env.max_turns=1")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The time, which a test moves on."""
+    now = [100.0]
+    monkeypatch.setattr(view.time, "monotonic", lambda: now[0])
+    return now
+
+
+def screen(*, is_terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_nobody_who_listens_is_no_error() -> None:
+    report("opening", 1, 2)
+
+
+def test_reports_go_to_the_innermost_listener() -> None:
+    outer: list[ProgressReport] = []
+    inner: list[ProgressReport] = []
+    with reported_to(outer.append):
+        with reported_to(inner.append):
+            report("one")
+        report("two", 1, 4)
+    assert (inner, outer) == ([ProgressReport("one")], [ProgressReport("two", 1, 4)])
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_quick_is_not_shown(clock: Any, is_terminal: bool) -> None:
+    console = screen(is_terminal=is_terminal)
+    shown = Waiting(console)
+    for _ in range(9):
+        shown(ProgressReport("opening", 1, 2))
+        clock[0] += 0.1
+    shown.close()
+    assert text(console) == ""
+
+
+def test_what_is_known_to_be_long_is_said_at_once(clock: Any) -> None:
+    console = screen(is_terminal=False)
+    shown = Waiting(console)
+    shown(ProgressReport("opening a file", is_long=True))
+    shown.close()
+    assert text(console) == "opening a file\n"
+
+
+def test_lines_are_rare_where_there_is_no_terminal(clock: Any) -> None:
+    console = screen(is_terminal=False)
+    shown = Waiting(console, seconds_to_line=30.0)
+    for second in range(100):
+        shown(ProgressReport("playing", second, 100))
+        clock[0] += 1.0
+    shown.close()
+    lines = ["playing: 30%", "playing: 45%", "playing: 60%", "playing: 75%", "playing: 90%"]
+    assert text(console).splitlines() == lines
+
+
+def test_what_is_reported_once_and_then_takes_long_is_shown_later() -> None:
+    console = screen(is_terminal=False)
+    shown = Waiting(console, seconds_to_line=0.01)
+    shown(ProgressReport("playing"))
+    shown._timer.join()
+    shown.close()
+    assert text(console) == "playing\n"
+
+
+def test_a_bar_shows_how_far_it_is_and_is_taken_away(clock: Any) -> None:
+    console = screen(is_terminal=True)
+    shown = Waiting(console)
+    clock[0] += 1.5
+    shown(ProgressReport("opening [a] file", 1, 4))
+    shown(ProgressReport("playing"))
+    shown.close()
+    assert "opening [a] file" in text(console)
+    assert "25%" in text(console)
+    assert text(console).endswith("\x1b[2K")  # the line is erased
+
+
+def test_a_large_file_is_named_before_it_is_opened(program: Program, tmp_path: Path) -> None:
+    write_embedded_gguf(tmp_path / "model.gguf")
+    os.truncate(tmp_path / "model.gguf", LARGE + 2_000_000)  # a hole at its end
+    done = program("eval", "./model.gguf", "--env", "FrozenLake", "--tasks", "1", *FEW)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "opening ./model.gguf (52 MB)"
+    assert "opening" not in done.stdout
+
+
+def test_a_small_model_is_opened_without_a_word(program: Program) -> None:
+    done = program("eval", EMBEDDED, "--env", "FrozenLake", "--tasks", "1", *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_weights_of_a_folder_and_of_a_runs_checkpoints_count(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoints" / "step_000001"
+    checkpoint.mkdir(parents=True)
+    for folder in (tmp_path / "run", checkpoint):
+        with (folder / "weights").open("wb") as file:
+            file.truncate(1000 if folder == checkpoint else 10)
+    assert view._num_bytes(str(tmp_path / "run")) == 1000
+    assert view._num_bytes(str(checkpoint)) == 1000
+    assert view._num_bytes(str(tmp_path / "nowhere")) == 0
+    assert view._num_bytes("~nobody/model") == 0
+    assert view._num_bytes(locate(EMBEDDED).source) > 1_000_000
+
+
+def test_a_line_of_the_log_does_not_stand_behind_the_bar(clock: Any) -> None:
+    console = screen(is_terminal=True)
+    shown = Waiting(console)
+    shown(ProgressReport("opening", 1, 4, is_long=True))
+    assert shown.make_way(logging.makeLogRecord({}))
+    console.print("noted")
+    shown(ProgressReport("opening", 2, 4))
+    shown.close()
+    before, _, after = text(console).partition("noted")
+    assert before.endswith("\x1b[2K")
+    assert "25%" in before
+    assert "50%" in after
