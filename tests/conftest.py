@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -67,6 +68,15 @@ def pytest_unconfigure() -> None:
     """The interpreter that ran programs for the tests ends with them."""
     command_line.Warm.stop()
     shutil.rmtree(os.environ.pop(STATE), ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def leaves_alarms_alone() -> Iterator[None]:
+    """A handler that a test leaves behind would take the time limits of all tests after it."""
+    yield
+    handler = signal.getsignal(signal.SIGALRM)
+    name = getattr(handler, "__module__", None)
+    assert handler == signal.SIG_DFL or name == "ragen2.time_limit", f"{handler} stays behind"
 
 
 @pytest.fixture

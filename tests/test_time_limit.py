@@ -52,8 +52,8 @@ def wait() -> None:
 
 
 def match() -> None:
-    """C code that holds the interpreter for ages, and looks for signals."""
-    re.match(r"(a+)+$", "a" * 60 + "!")
+    """C code that holds the interpreter for minutes, and looks for signals."""
+    re.match(r"(a+)+$", "a" * 31 + "!")
 
 
 def in_thread(call: Callable[[], object]) -> list[object]:

@@ -37,10 +37,11 @@ def never_blocked() -> Iterator[None]:
     def raise_blocked(*_: object) -> None:
         raise AssertionError("a reader waits")
 
-    signal.signal(signal.SIGALRM, raise_blocked)
+    before = signal.signal(signal.SIGALRM, raise_blocked)
     signal.alarm(SECONDS)
     yield
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def replace(path: Path, kind: str) -> None:
