@@ -104,6 +104,7 @@ def test_dark_mode_follows_the_system_and_the_toggle(open_page: Open, made_up_pa
     brightness = [sum(int(v) for v in one[4:-1].split(",")) for one in (dark, light)]
     assert brightness[0] < 120
     assert brightness[1] > 600
+    opened.drawn()
     line = "ragen2Report.charts[0].drawn.getOption().xAxis[0].axisLabel.color"
     before = opened.evaluate(line)
     opened.page.get_by_role("button", name="Dark colours").click()

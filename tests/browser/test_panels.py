@@ -234,6 +234,7 @@ def test_a_new_object_is_drawn_and_choices_stay(opened: Opened) -> None:
 
 
 def test_charts_and_blocks_are_made_when_they_are_needed(opened: Opened) -> None:
+    opened.page.wait_for_selector("#chart-r0-plane svg")
     drawn = opened.evaluate("ragen2Report.charts.filter(one => one.drawn).map(one => one.spec.id)")
     assert "chart-r0-plane" in drawn
     assert "chart-r0-timings" not in drawn
