@@ -38,10 +38,13 @@ settings.register_profile("ragen2", deadline=None, derandomize=True, database=No
 settings.load_profile("ragen2")
 
 LONG_FILES = (
+    "tests/test_examples_rl_loop.py",
     "tests/e2e/test_warm_starts.py",
     "tests/test_docs.py",
     "tests/conformance/test_envs.py",
     "tests/integrations/test_trl_peer.py",
+    "tests/faults/",
+    "tests/envs/test_code_problems.py",
     "tests/e2e/",
     "tests/cli/test_train_jobs.py",
 )
