@@ -122,3 +122,15 @@ def test_json_nested_too_deep_is_a_value_error():
             reading.parse_json(text)
     with pytest.raises(json.JSONDecodeError):
         reading.parse_json("")
+
+
+def test_json_of_countless_empty_objects_is_refused_before_it_takes_memory(monkeypatch):
+    monkeypatch.setattr(reading, "FEW_OBJECTS", 8)
+    sparse = json.dumps([{"answer": "x" * 20}] * 20)
+    assert reading.parse_json(sparse) == reading.parse_json(sparse.encode()) == json.loads(sparse)
+    assert reading.parse_json("[{},{},{}]") == [{}] * 3
+    for inner in ("{}", "[]", '{"":0}'):
+        text = f"[{','.join([inner] * 20)}]"
+        for one in (text, text.encode()):
+            with pytest.raises(ValueError, match="21 lists and objects in"):
+                reading.parse_json(one)

@@ -27,6 +27,10 @@ RATIO = 200
 """Unpacked bytes per packed one of a larger file: text packs to a tenth, a bomb to a thousandth."""
 MOST_ROWS = 2**20
 """Of a small parquet file: equal values of a column take no space there, but time to read."""
+FEW_OBJECTS = 2**20
+"""Lists and objects that JSON text of any length may hold."""
+SPARSE = 16
+"""Characters per list or object of longer text: an empty one has three, and takes twenty times the memory."""
 PIECE = 2**18
 KINDS: dict[Callable[[int], bool], str] = {
     stat.S_ISDIR: "a folder",
@@ -94,7 +98,11 @@ def read_json(path: Path, at_most: int = LARGEST) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value; text nested too deep is a ``ValueError`` like any other that is not one."""
+    """A JSON value; text nested too deep, or of little but brackets, is a ``ValueError`` like any other."""
+    marks: Any = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    objects = sum(map(text.count, marks)) if len(text) > FEW_OBJECTS else 0
+    if objects > max(FEW_OBJECTS, len(text) // SPARSE):
+        raise ValueError(f"{objects:,} lists and objects in {len(text):,} characters")
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -466,6 +466,31 @@ def test_a_subclass_of_the_error_asked_for_is_such_an_error() -> None:
     )
 
 
+def test_an_error_that_is_also_a_built_in_one_is_both() -> None:
+    right = "class Bad(Exception): pass\nclass Worse(Bad, ValueError): pass\ndef f(n): raise Worse"
+    caught = "try:\n    f(1)\n    assert False\nexcept {}:\n    pass"
+    problem = _asserts(right, *(caught.format(one) for one in ("Bad", "ValueError", "Worse")))
+    assert _failed(problem, right, FORM) == []
+
+
+OF_ALL_KINDS = """
+import sys
+Channel = sys.modules["ragen2.sandbox.remote"].Channel
+Channel._describe = lambda self, kind: [7, "Lie", ["KeyError", "ValueError", "TypeError"]]
+def f(n): raise LookupError
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyError", "ValueError", "TypeError"])
+def test_an_error_of_all_kinds_is_none_though_the_program_writes_the_message_itself(
+    error: str,
+) -> None:
+    right = f"def f(n): raise {error}"
+    problem = _asserts(right, f"try:\n    f(1)\n    assert False\nexcept {error}:\n    pass")
+    assert _failed(problem, right, FORM) == []
+    assert len(_failed(problem, OF_ALL_KINDS, FORM)) == 1
+
+
 FORMS_OF_TESTS = """
 import asyncio, unittest
 from hello import f

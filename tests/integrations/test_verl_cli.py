@@ -18,7 +18,7 @@ from ragen2.config import dump_config, load_run
 from ragen2.errors import ConfigError, DependencyError, EnvError, RunError
 from ragen2.integrations import versions
 from ragen2.integrations.verl import job
-from ragen2.integrations.verl.publish import publish
+from ragen2.integrations.verl.publish import publish, unpickled_risks
 from ragen2.integrations.verl.records import VerlLedger
 from ragen2.integrations.verl.translate import verl_checkpoint
 from ragen2.runs.lock import LockedError, one_writer
@@ -102,6 +102,30 @@ def test_code_in_a_checkpoint_of_verl_needs_consent(tmp_path, monkeypatch):
     (verl_checkpoint(run, 4) / "actor" / "optim_world_size_1_rank_0.pt").write_bytes(pickled)
     with pytest.raises(RunError, match="is no checkpoint of verl"):
         ragen2(*words)
+
+
+def test_no_part_of_a_checkpoint_of_verl_is_overlooked(tmp_path):
+    there, elsewhere = verl_checkpoint(tmp_path, 4), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    there.mkdir(parents=True)
+    torch.save([Evil()], elsewhere / "model_world_size_1_rank_0.pt")
+    (there / "actor").symlink_to(elsewhere)
+    with pytest.raises(RunError, match=f"{there}/actor is a link, behind which .* remove"):
+        unpickled_risks(tmp_path, 4)
+    (there / "actor").unlink()
+    os.mkfifo(there / "extra.pt")
+    with pytest.raises(RunError, match=r"extra\.pt is no checkpoint of verl .*a named pipe"):
+        unpickled_risks(tmp_path, 4)
+
+
+def test_consent_to_the_code_in_one_run_is_none_to_that_in_another(tmp_path):
+    digests = set()
+    for name in ("mine", "theirs"):
+        there = verl_checkpoint(tmp_path / name, 4)
+        there.mkdir(parents=True)
+        torch.save([Evil()], there / "data.pt")
+        digests |= {risk.digest for risk in unpickled_risks(tmp_path / name, 4)}
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize("family", ["env", "algorithm"])

@@ -186,12 +186,13 @@ class Channel:
     def _describe(self, kind: type) -> Any:
         """A class: number, name and bases of an own one, the name of a built-in error, nothing of others.
 
-        Of an error's bases only those of its first built-in kind: one made of several is not all of them.
+        Of an error's bases only those that its first built-in kind is a kind of: one made of several is not
+        all of them.
         """
         error = _builtin_error(kind)
         if kind.__module__ == "builtins" or not (error or kind.__module__ == PROGRAM):
             return error
-        bases = [self._describe(base) for base in kind.__bases__ if _builtin_error(base) == error]
+        bases = [self._describe(base) for base in kind.__bases__ if _may_inherit(kind, base)]
         return [self.offer(kind), kind.__name__, [base for base in bases if base]]
 
     def _described(self, error: BaseException) -> list[Any]:
@@ -213,7 +214,10 @@ class Channel:
         number, name, bases = described
         if number not in self._classes:
             parents = tuple(self._class(base) for base in bases)
-            self._classes[number] = self.own_class(number, name, parents)
+            found = self.own_class(number, name, parents)
+            if not all(_may_inherit(found, parent) for parent in parents):
+                raise ValueError(f"{name} is an error of several kinds")
+            self._classes[number] = found
         return self._classes[number]
 
     def _made(self, described: Any, arguments: list[Any]) -> BaseException:
@@ -253,6 +257,14 @@ def _builtin_error(kind: type) -> str:
     if not issubclass(kind, BaseException):
         return ""
     return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
+
+
+def _may_inherit(kind: type, base: type) -> bool:
+    """Whether the first built-in error of ``kind`` is one of ``base`` too, or neither is an error."""
+    error, inherited = _builtin_error(kind), _builtin_error(base)
+    if not (error and inherited):
+        return error == inherited
+    return issubclass(getattr(builtins, error), getattr(builtins, inherited))
 
 
 def _kind(value: Any) -> str:

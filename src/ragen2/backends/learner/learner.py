@@ -310,6 +310,12 @@ class TorchLearner:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             if isinstance(error, KeyError):
                 reason = f"it lacks {reason}"
+            if isinstance(
+                error, pickle.UnpicklingError
+            ):  # torch's own words are how to run the code
+                reason = (
+                    "it is damaged, or a pickle with more than tensors in it, which could run code"
+                )
             raise RunError(f"checkpoint {folder} cannot be read: {reason}") from error
 
     def describe(self) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from ragen2.config import RunConfig
 from ragen2.consent import Risk
 from ragen2.errors import RunError
 from ragen2.integrations.verl.translate import verl_checkpoint
-from ragen2.reading import read_json
+from ragen2.reading import open_file, read_json
 from ragen2.runs.checkpoints import checkpoint_step, newest_checkpoint, save_checkpoint
 from ragen2.runs.files import write_atomically
 from ragen2.runs.store import RunDirectory
@@ -50,15 +50,22 @@ def newest_step(run: Path) -> int:
 
 
 def unpickled_risks(run: Path, step: int) -> list[Risk]:
-    """The code that verl's checkpoint names, all of which verl would run; none of it is run here."""
+    """The code that verl's checkpoint names, all of which verl would run; none of it is run here.
+
+    Consent is to the code of one run: what a function does is up to what it is called with.
+    """
     import torch.distributed.tensor  # noqa: F401 - makes parts of sharded tensors known as plain data
     from torch.serialization import get_unsafe_globals_in_checkpoint as code_in
 
     names: set[str] = set()
     folder = verl_checkpoint(run, step)
+    for link in folder.rglob("*"):
+        if link.is_symlink() and link.is_dir():
+            raise RunError(f"{link} is a link, behind which no code is looked for; remove {folder}")
     for file in sorted(folder.rglob("*.pt")):
         try:
-            names.update(code_in(file))
+            with open_file(file) as opened:
+                names.update(code_in(opened))
         except (ValueError, RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(
@@ -66,7 +73,7 @@ def unpickled_risks(run: Path, step: int) -> list[Risk]:
             ) from error
     found = sorted(names - PLAIN)
     what = f"run {', '.join(found)} from {folder}"
-    return [Risk.of(what, "unpickle", *found)] if found else []
+    return [Risk.of(what, "unpickle", str(run.absolute()), *found)] if found else []
 
 
 def saved_workers(run: Path, step: int) -> int | None:
