@@ -33,6 +33,8 @@ API_KEYS = (
     *("FIREWORKS_API_KEY", "GROQ_API_KEY", "DEEPSEEK_API_KEY", "MISTRAL_API_KEY", "GEMINI_API_KEY"),
 )
 """Variables that hold keys of OpenAI-compatible servers and nothing else: all that a file may name."""
+FOLDERS = ("checkpoints", "rollouts", "scores", "images")
+"""Folders of a run directory that training writes to."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine for itself."""
 _ADDRESS = re.compile(r"\s*https?:", re.IGNORECASE)
@@ -92,10 +94,9 @@ def find_risks(tables: Mapping[str, Any], own: Mapping[str, Any]) -> list[Risk]:
     return found
 
 
-def link_risks(run: Path) -> list[Risk]:
-    """Folders of a run directory that are links to elsewhere, where the run would write and remove files."""
-    links = (run / name for name in ("checkpoints", "rollouts", "scores", "images"))
-    places = [(link.name, os.path.realpath(link)) for link in links if link.is_symlink()]
+def link_risks(run: Path, folders: Iterable[str] = FOLDERS) -> list[Risk]:
+    """Folders of a run directory that are links to elsewhere, where files would be written and removed."""
+    places = [(name, os.path.realpath(run / name)) for name in folders if (run / name).is_symlink()]
     return [
         Risk.of(f"write to {place}, where {name} leads", "link", str(run.absolute()), name, place)
         for name, place in places

@@ -217,6 +217,21 @@ def test_folders_that_lead_elsewhere_need_consent(
     assert program("train", "--resume", "run").returncode == 0
 
 
+@pytest.mark.parametrize("folder", ["probe", "probe/step_000002"])
+def test_a_probe_is_not_written_through_a_link_without_consent(
+    program: Program, short_run: tuple[Path, Done], tmp_path: Path, folder: str
+) -> None:
+    run = Path(shutil.copytree(short_run[0], tmp_path / "run"))
+    (tmp_path / "elsewhere").mkdir()
+    (run / folder).parent.mkdir(exist_ok=True)
+    (run / folder).symlink_to(tmp_path / "elsewhere")
+    done = program("probe", "run", "--step", "2", "--prompts", "2", "--group-size", "2")
+    what = f"write to {tmp_path}/elsewhere, where {folder} leads"
+    line = f"ragen2: run run would {what}; look at it, and allow it with --trust-plugins\n"
+    assert (done.returncode, done.stderr) == (2, line)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_command_of_a_run_needs_consent(program: Program, tmp_path: Path) -> None:
     text = '[warning]\nresponse = "command"\ncommand = "touch owned"\n'
     (tmp_path / "run.toml").write_text(text)

@@ -59,6 +59,7 @@ def probe(  # noqa: PLR0913 - one parameter per flag
 
     Example: ragen2 probe runs/try --prompts 24 --group-size 8 --edges 0,0.05,0.2
     """
+    from ragen2.consent import link_risks, require_consent
     from ragen2.runs.store import RunDirectory
     from ragen2.trainer.resume import refuse_edited
 
@@ -67,7 +68,11 @@ def probe(  # noqa: PLR0913 - one parameter per flag
     changes = [*flags, *_bucket_flags(buckets, edges), *(overrides or ())]
     config = _config(run_dir, changes, plugin_rule(trust=trust_plugins))
     chosen, folder = _checkpoint(run_dir, step)
-    target = out or run_dir / "probe" / f"step_{chosen:06d}"
+    place = f"probe/step_{chosen:06d}"
+    if out is None:
+        links = link_risks(run_dir, ("probe", place))
+        require_consent(f"run {run_dir}", links, trust=trust_plugins)
+    target = out or run_dir / place
     if target.exists() and not target.is_dir():
         raise RunError(f"--out {target} is a file; choose a folder")
     refuse_edited(run_dir, folder)
