@@ -197,8 +197,11 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], path: str) -> str
 
 
 def shortened(value: object) -> str:
-    """A value as it was found, in a length that can be read."""
-    shown = repr(value)
+    """A value as it was found, in a length that can be read; one that cannot be shown, by its type."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return f"a value of type {type(value).__name__}"
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
 
 

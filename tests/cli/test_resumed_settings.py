@@ -162,6 +162,14 @@ def test_an_emptied_run_file_of_an_older_version_is_refused(program: Program, ru
     assert line.startswith("run/run.toml lacks seed, steps, env, ")
 
 
+def test_an_emptied_run_file_with_records_alone_is_refused(program: Program, run: Path) -> None:
+    forget_settings(run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "run.toml").write_text("")
+    (line,) = assert_refused(program, run, "train", "--resume", "run")
+    assert line.startswith("run/run.toml lacks seed, steps, env, ")
+
+
 def test_a_run_of_an_older_version_goes_on_with_its_run_file(program: Program, run: Path) -> None:
     forget_settings(run)
     rewrite_checkpoint(run, lambda folder: (folder / SETTINGS).unlink())

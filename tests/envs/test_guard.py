@@ -110,7 +110,15 @@ BAD_STEPS = {
     "reward nothing": (Step(None, False), "gave the reward None; it must be a finite"),  # type: ignore[arg-type]
     "reward nan": (Step(float("nan"), False), "gave the reward nan; it must be a finite number"),
     "reward inf": (Step(float("inf"), False), "gave the reward inf; it must be a finite number"),
+    "reward without a square": (
+        Step(-1e200, False),
+        "gave the reward -1e+200; it may be 1e+15 at most",
+    ),
     "reward beyond floats": (Step(10**400, False), "it must be a finite number"),
+    "reward beyond printing": (
+        Step(10**5000, False),
+        "a value of type int; it must be a finite number",
+    ),
     "reward of two": (Step(np.zeros(2), False), "it must be a finite number"),  # type: ignore[arg-type]
     "done text": (Step(0.0, "False"), "gave done 'False'; it must be True or False"),  # type: ignore[arg-type]
     "done nothing": (Step(0.0, None), "gave done None; it must be True or False"),  # type: ignore[arg-type]

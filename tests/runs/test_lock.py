@@ -147,7 +147,21 @@ def test_a_folder_that_was_moved_is_not_written_any_more(tmp_path):
                 run.append(StepRecord(step=2, metrics={}))
             with pytest.raises(RunError, match="was moved or removed"):
                 save_checkpoint(run.path, 2, lambda folder: None, keep=1)
+            with pytest.raises(RunError, match="was moved or removed"):
+                run.save_rollouts(2, [])
+    assert not (run.path / "rollouts").exists()
     assert [one.step for one in RunDirectory(tmp_path / "elsewhere").records()] == [1]
+
+
+def test_a_program_that_changes_its_folder_writes_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    run = RunDirectory(Path("run"))
+    with one_writer(run.path):
+        monkeypatch.chdir("other")
+        with pytest.raises(RunError, match="run was moved or removed"):
+            run.append(StepRecord(step=1, metrics={}))
+    assert not any(Path.cwd().iterdir())
 
 
 def test_two_writers_of_one_process_are_two(tmp_path):

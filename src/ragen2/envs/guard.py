@@ -21,6 +21,8 @@ from ragen2.time_limit import within
 
 LONGEST_TEXT = 1_000_000
 """Characters of an observation at most: far more than any model reads."""
+LARGEST_REWARD = 1e15
+"""Either way: returns of such steps, and their squares, are still numbers of 32 bits."""
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -169,6 +171,8 @@ def _problem(step: object) -> str:
         return f"returned {_kind_of(step)}; it must be a Step"
     if isinstance(step.reward, str | bytes) or not _is_finite(step.reward):
         return f"gave the reward {shortened(step.reward)}; it must be a finite number"
+    if abs(step.reward) > LARGEST_REWARD:
+        return f"gave the reward {step.reward:g}; it may be {LARGEST_REWARD:g} at most"
     for name in ("done", "solved", "valid", "effective"):
         if not isinstance(getattr(step, name), bool | np.bool_):
             return f"gave {name} {shortened(getattr(step, name))}; it must be True or False"

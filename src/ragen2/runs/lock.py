@@ -25,8 +25,8 @@ TRIES, SECONDS_BETWEEN_TRIES = 5, 0.05
 """To lock a file: who only looks whether it is locked locks it for a moment too."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """What file systems without locks answer."""
-_held: dict[int, str] = {}
-"""Open lock files and their folders."""
+_held: dict[int, tuple[str, Path]] = {}
+"""Open lock files and their folders: the place, and the name that was given, which may be relative."""
 
 
 class LockedError(RunError):
@@ -55,12 +55,13 @@ class WriterLock:
         """Take it, unless it is held here already; where the file system has no locks, say so and go on."""
         if self._handle in _held:
             return
-        if os.path.abspath(self.folder) in _held.values():
+        place = os.path.abspath(self.folder)
+        if any(held == place for held, _ in _held.values()):
             raise LockedError(f"{self.folder} is written by another part of this program")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._handle = open_own(self.folder / LOCK)
-            _held[self._handle] = os.path.abspath(self.folder)
+            _held[self._handle] = (place, self.folder)
             holder = "" if try_lock(self._handle) else self._holder()
             if not holder:
                 os.ftruncate(self._handle, 0)
@@ -87,17 +88,20 @@ class WriterLock:
 
 
 def refuse_moved(folder: Path) -> None:
-    """Raise where a folder whose lock is held here is no longer in its place: what is there is not ours."""
+    """Raise where a folder whose lock is held here is no longer in its place: what is there is not ours.
+
+    So it is for a relative name after a change of the working directory, as a plug-in may make it.
+    """
     place = os.path.abspath(folder)
-    for handle in (one for one, locked in _held.items() if locked == place):
+    for handle in (one for one, held in _held.items() if place == held[0] or folder == held[1]):
         try:
             is_same = os.path.samestat(os.fstat(handle), os.stat(folder / LOCK))
         except OSError:
             is_same = False
         if not is_same:
             raise RunError(
-                f"{folder} was moved or removed while it was written, and nothing more is; go on where it is "
-                "now, with --resume"
+                f"{folder} was moved or removed while it was written, or the working directory was changed; "
+                "nothing more is written; go on where it is now, with --resume"
             )
 
 

@@ -165,6 +165,7 @@ class RunDirectory:
 
         ``solved`` is null where success is not known.
         """
+        refuse_moved(self.path)
         played = list(groups)
         self.images.save(step, (image for group in played for image in images_of(group)))
         lines = [line for group in played for line in group_lines(group, step, knows_success)]
@@ -177,6 +178,7 @@ class RunDirectory:
 
     def save_scores(self, step: int, scopes: Iterable[ScopeScores]) -> None:
         """The score matrices of a step, in one file; nothing when there are none."""
+        refuse_moved(self.path)
         found = list(scopes)
         self.images.save(step, (image for scope in found for image in scope.images))
         if found:
