@@ -140,6 +140,28 @@ def test_a_timer_that_somebody_else_cleared_is_missed_by_nobody() -> None:
         within(LIMIT, compute)
 
 
+def test_code_that_catches_everything_ends_the_program_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(
+        "import time\n"
+        "from ragen2 import time_limit\n"
+        "time_limit.AGAIN_SECONDS = 0.01\n"
+        "def step():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            time.sleep(30)\n"
+        "        except:\n"
+        "            pass\n"
+        "time_limit.within(0.2, step)\n"
+    )
+    done = start_python(tmp_path, "stubborn.py")
+    line = (
+        re.escape(f"ragen2: code in {tmp_path / 'stubborn.py'}, line ")
+        + r"\d+, is out of time and "
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(line + "goes on after every exception; mend it\n", done.stderr)
+
+
 def test_a_timer_does_not_outlive_the_program(tmp_path: Path) -> None:
     done = start_python(
         tmp_path,

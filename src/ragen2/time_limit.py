@@ -3,7 +3,8 @@
 In the main thread an alarm of the system interrupts also what waits: sleeps, locks, sockets, pipes. Other
 threads get no alarms: there a watchdog raises the exception, which Python code meets at its next line, and
 code that waits only when it is done waiting; ``is_stuck`` tells the latter, for whoever can do without its
-thread. C code that neither returns nor looks for signals cannot be interrupted.
+thread. C code that neither returns nor looks for signals cannot be interrupted. Python code of the main
+thread that catches every exception and goes on ends the program.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 AGAIN_SECONDS = 1.0
 """Until code that caught the exception and went on gets another."""
+MOST_TELLINGS = 30
+"""Times that code of the main thread is interrupted: if it goes on after all of them, it never ends."""
 STUCK_SECONDS = 2.0
 """After which code that has not met the exception is taken to wait in C."""
 TICKS = 10
@@ -115,6 +119,8 @@ class _Alarm:
     def __init__(self) -> None:
         self._goes_off = math.inf
         """When it does; in the past, it was cleared by somebody else."""
+        self._tellings = 0
+        """Times that it interrupted the call under way."""
 
     def set_by(self, deadline: float, now: float) -> None:
         """Go off no later than ``deadline``, unless somebody else uses alarms."""
@@ -132,11 +138,14 @@ class _Alarm:
 
     def _go_off(self, number: int, frame: FrameType | None) -> None:
         """Called by Python in the main thread, between two lines of whatever that is doing."""
-        del number, frame
+        del number
         self._goes_off = math.inf
         thread = threading.get_ident()
         if thread not in _running:
             return
+        self._tellings = self._tellings + 1 if thread in _raised else 0
+        if self._tellings > MOST_TELLINGS:
+            _end_program(frame)
         now, is_due = time.monotonic(), _is_due(thread)
         self.set_by(now + AGAIN_SECONDS if is_due else _running[thread], now)
         if is_due:
@@ -179,6 +188,15 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     """Let a thread raise ``error`` at its next line of Python; None takes back what it has not met."""
     raised = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+def _end_program(frame: FrameType | None) -> None:
+    """Say which code cannot be interrupted, and end without asking it: by the rules of a killed program."""
+    where = "" if frame is None else f" in {frame.f_code.co_filename}, line {frame.f_lineno},"
+    told = f"ragen2: code{where} is out of time and goes on after every exception; mend it\n"
+    with suppress(OSError):
+        os.write(2, told.encode(errors="replace"))
+    os._exit(2)
 
 
 _alarm = _Alarm()
