@@ -22,10 +22,11 @@ from ragen2.audit import PolicyLikelihood, ReasoningRule, SampleLimits
 from ragen2.config import Stops, WarningSettings
 from ragen2.diagnostics import Collapse
 from ragen2.filtering import KeepAll
+from ragen2.rollout.reply import ReplyFormat, parse_reply, reasoning_span
 from ragen2.runs.record import AuditRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.step_ledger import LedgerSettings, StepLedger
-from ragen2.types import Group, Trajectory
+from ragen2.types import Completion, Finish, Group, Prompt, StopReason, Trajectory, Turn
 
 NAMES = (
     "mi_estimate",
@@ -90,6 +91,8 @@ class Batch:
     """Whether replies are sampled letter by letter, as no tokenizer would write them."""
     habit: str = ""
     """Of the model that wrote them."""
+    native: bool = False
+    """Whether our own loop played them, and the model opens its reasoning itself."""
 
     @property
     def scorer(self) -> PolicyLikelihood:
@@ -126,8 +129,34 @@ class Batch:
             )
             messages = made.messages_of(prompt)
             rows += [made.Row(messages, shown, self.ids(reply)) for reply in replies]
+        if self.native:
+            return [
+                self._own_group(rows[place : place + MEMBERS])
+                for place in range(0, len(rows), MEMBERS)
+            ]
         reader = made.RowReader(words, words.eos_ids, self.rule)
         return reader.groups(rows, np.arange(len(rows)) % 2.0, MEMBERS)
+
+    def _own_group(self, rows: list[Any]) -> Group:
+        words = self.scorer.policy.tokenizer
+        form = ReplyFormat(prefilled=False)
+        prompt = Prompt("Lake", 0, rows[0].messages)
+        members = []
+        for luck, row in enumerate(rows):
+            ids = np.array(row.ids)
+            written = Completion(ids, np.zeros(len(ids)), words.decode(row.ids), Finish.EOS)
+            turn = Turn(
+                np.array(row.prompt_ids),
+                written,
+                parse_reply(written, form),
+                reasoning_span(written, form, words),
+                observation="",
+                reward=luck % 2.0,
+                penalty=0.0,
+                executed=(),
+            )
+            members.append(Trajectory(prompt, luck, (turn,), StopReason.DONE, solved=False))
+        return Group(prompt, tuple(members))
 
 
 def trained(batch: Batch, folder: Path) -> dict[str, float]:
@@ -333,6 +362,7 @@ def batches(draw: st.DrawFn, *, is_chat: bool, habit: str = "") -> Batch:
         "{}</think>Up",
         "<think>{}",
         "{}",
+        "<think>\n\n</think>{}",
     )
     others = st.tuples(THOUGHTS, st.sampled_from(forms)).map(lambda one: one[1].format(one[0]))
     replies = tuple(
@@ -363,6 +393,12 @@ REPLIES = tuple(
     )
     for place in ("goal", "hole", "lake", "wall")
 )
+
+
+def test_a_run_whose_model_opens_its_reasoning_itself_agrees(audited, tmp_path):
+    batch = Batch(is_chat=True, rule="think", replies=REPLIES, native=True)
+    found = differences(audited, batch, tmp_path / "batch")
+    assert {name: gap for name, gap in found.items() if gap > SAME} == {}
 
 
 def table(audited: Callable[..., AuditRecord], folder: Path) -> list[str]:

@@ -315,8 +315,8 @@ def _score_notes(log: Log, likelihood: Likelihood, progress: _Progress) -> list[
         return []
     if not isinstance(likelihood, PolicyLikelihood):
         return [
-            "the server is sent text, chats as plain paragraphs: scores are not the run's own; "
-            "score with a local --model for those"
+            "the server is sent text, chats as plain paragraphs: scores of chats and of recorded tokens are "
+            "not the run's own; score with a local --model for those"
         ]
     notes = [
         f"{count} of {progress.num_scored} reasoning traces were tokenised again, because {why}: scores are "

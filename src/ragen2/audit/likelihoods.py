@@ -21,6 +21,7 @@ from ragen2.policy import ChatTokenizer, Pair
 from ragen2.rollout.context import opened_by_template
 from ragen2.rollout.reply import THINK_TAGS, tokens_around, tokens_within
 from ragen2.scoring import Trace, cross_score
+from ragen2.scoring.traces import shared_opening
 from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
 
 API_KEY = "OPENAI_API_KEY"
@@ -150,8 +151,10 @@ class PolicyLikelihood:
         traces: list[tuple[Trace, TextTrace]] = []
         retokenised: Counter[str] = Counter()
         readable, unused[IMAGES] = _readable(prompts)
+        spans = [(one.tokens, one.tokens.reasoning_span) for one in readable if one.tokens]
+        opening_T = shared_opening(tokens.ids_T[: span[0]] for tokens, span in spans if span)
         for one in readable:
-            trace = self._sampled(one)
+            trace = self._sampled(one, opening_T)
             if trace is None:
                 retokenised[NO_IDS if one.tokens is None else OTHER_IDS] += 1
                 trace = Trace(self._context(one), self._tokenised(one))
@@ -171,8 +174,11 @@ class PolicyLikelihood:
         rows = tuple(one for _, one in fitting)
         return StepScores(matrix, reason, +unused, rows, retokenised=retokenised)
 
-    def _sampled(self, trace: TextTrace) -> Trace | None:
-        """The trace as the tokens of the log; None without any, or where they do not spell its text."""
+    def _sampled(self, trace: TextTrace, opening_T: IntArray) -> Trace | None:
+        """The trace as the tokens of the log; None without any, or where they do not spell its text.
+
+        As in training, one whose tokens are recorded follows the prompt and what opens all of them.
+        """
         tokens = trace.tokens
         if tokens is None:
             return None
@@ -181,10 +187,9 @@ class PolicyLikelihood:
         spelled = self.policy.tokenizer.decode(reasoning_T.tolist()).strip()
         if not spelled or spelled not in trace.reasoning:
             return None
-        prompt_T = tokens.prompt_ids_T
         if tokens.reasoning_span is None:
-            prompt_T = self._led(prompt_T.tolist(), trace.lead)
-        return Trace(prompt_T, reasoning_T)
+            return Trace(self._led(tokens.prompt_ids_T.tolist(), trace.lead), reasoning_T)
+        return Trace(np.concatenate([tokens.prompt_ids_T, opening_T]), reasoning_T)
 
     def _found(self, trace: TextTrace, tokens: SampledTokens) -> tuple[int, int]:
         """Where the reasoning is among the tokens of its reply; an empty range if nowhere.
