@@ -248,6 +248,15 @@ def test_tokens_of_the_log_are_scored_as_they_are():
     assert not scored.retokenised
 
 
+def test_a_trace_that_was_recorded_without_tokens_is_left_out_as_in_training():
+    held = [tokens("aa", "b>", (0, 0)), tokens("bb", "b>", (0, 1)), tokens("cc", "b>", (0, 1))]
+    scored = PolicyLikelihood(Letters(), "letters").score(
+        [[TextTrace("p", "", "b", tokens=one)] for one in held]
+    )
+    assert scored.matrix.logp_NP.shape == (2, 2)
+    assert scored.unused == {"reasoning without tokens": 1}
+
+
 def test_white_space_that_a_server_took_off_is_found_among_the_tokens():
     letters = PolicyLikelihood(Letters(), "letters")
     held = [tokens(prompt, "<t>\nso\n</t>go") for prompt in ("aa", "bb")]

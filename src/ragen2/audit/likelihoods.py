@@ -185,7 +185,8 @@ class PolicyLikelihood:
         first, last = tokens.reasoning_span or self._found(trace, tokens)
         reasoning_T = tokens.ids_T[first:last]
         spelled = self.policy.tokenizer.decode(reasoning_T.tolist()).strip()
-        if not spelled or spelled not in trace.reasoning:
+        is_left_out = tokens.reasoning_span is not None and first == last  # as training left it out
+        if not is_left_out and (not spelled or spelled not in trace.reasoning):
             return None
         if tokens.reasoning_span is None:
             return Trace(self._led(tokens.prompt_ids_T.tolist(), trace.lead), reasoning_T)

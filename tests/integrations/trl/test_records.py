@@ -135,6 +135,7 @@ def test_what_trl_does_not_know_is_absent_and_not_made_up(done):
     (first, *_) = records(done)
     assert "rollout/success" not in first.metrics
     assert "success_reward" in first.absent["rollout/success"]
+    assert "rollout/env_errors" not in first.metrics
     lines = (done / "out" / "ragen2" / "rollouts" / "step_000001.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 16
