@@ -131,6 +131,10 @@ class ChatTokenizer(Protocol):
         """Ids of a conversation up to the point where the assistant writes."""
         ...
 
+    def start_text(self, text: str) -> list[int]:
+        """Ids of a plain text as a prompt, with what the tokenizer begins every text with."""
+        ...
+
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
         """Ids between an assistant's sampled tokens and its next turn, ``message`` in between."""
         ...

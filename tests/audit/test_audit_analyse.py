@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from logged_rollouts import FILLER, make_rollouts, own_row, verl_row, write_jsonl
-from ragen2.audit import SampleLimits
+from ragen2.audit import PolicyLikelihood, SampleLimits
+from ragen2.backends.scripted import ScriptedPolicy
 from ragen2.diagnostics import reward_spread
 from ragen2.diagnostics.judging.examination import UNDECIDED
 from ragen2.reports.load import as_run
@@ -257,3 +258,22 @@ def test_the_kept_matrices_are_those_that_the_numbers_rest_on(audited, tmp_path)
     for reasoning, owner in zip(scope.reasonings, scope.owner, strict=True):
         board = next(user for user in places if user in scope.prompts[owner])
         assert reasoning.endswith(places[board]), "a grounded reasoning names its own board's place"
+
+
+def test_notes_say_how_far_scores_are_from_the_runs_own(audited, tmp_path):
+    policy = ScriptedPolicy(lambda prompt, rng: "")
+    rows = [verl_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
+    path = write_jsonl(tmp_path / "log.jsonl", rows)
+    told = audited(path, likelihood=PolicyLikelihood(policy, "bytes", 0.7)).notes
+    again = (
+        "6 of 6 reasoning traces were tokenised again, because the log holds no token ids: scores are "
+        "the run's own where it sampled the usual tokens of these texts, at temperature 0.7"
+    )
+    assert told == [again]
+    for row in rows:  # as after another template than ChatML
+        row["input"] = row["input"].replace("user\n", "user:")
+    path = write_jsonl(tmp_path / "log.jsonl", rows)
+    told = audited(path, likelihood=PolicyLikelihood(policy, "bytes", 0.7)).notes
+    assert told[0] == again
+    assert told[1].startswith("verl's prompts lack their special tokens: where a template other")
+    assert audited(path).notes == []

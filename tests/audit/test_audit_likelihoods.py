@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,8 +11,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import numpy as np
 import pytest
 
-from ragen2.audit.likelihoods import PolicyLikelihood, ServerLikelihood, plain, server_and_model
+from ragen2.audit.likelihoods import (
+    NO_IDS,
+    OTHER_IDS,
+    PolicyLikelihood,
+    ServerLikelihood,
+    plain,
+    server_and_model,
+)
 from ragen2.audit.reservoir import TextTrace
+from ragen2.audit.rollouts import SampledTokens
 from ragen2.errors import ModelError
 
 CHAT = (("system", "rules"), ("user", "task"))
@@ -28,6 +37,12 @@ class Letters:
 
     def encode(self, text):
         return [ord(letter) for letter in text]
+
+    def decode(self, ids):
+        return "".join(chr(i) for i in ids)
+
+    def start_text(self, text):
+        return self.encode(text)
 
     def start(self, messages):
         self.seen = [(one.role, one.content) for one in messages]
@@ -194,3 +209,76 @@ def test_a_real_server_scores_the_text_after_each_prompt(echo_server):
     expected = np.log([[0.03, 0.01], [0.01, 0.04]])
     assert scored.matrix.logp_NP == pytest.approx(expected)
     assert scored.matrix.length_N.tolist() == [1, 1]
+
+
+class Merging(Letters):
+    """Letters, but a full stop and the tag behind it are one token, as in real vocabularies."""
+
+    def encode(self, text):
+        return [ord(piece) if len(piece) == 1 else 1000 for piece in re.findall(r"\.<|.", text)]
+
+    def decode(self, ids):
+        return "".join(".<" if i == 1000 else chr(i) for i in ids)
+
+
+def test_a_token_that_straddles_the_tag_is_the_tags_as_in_training():
+    scored = PolicyLikelihood(Merging(), "letters").score(
+        [[TextTrace(prompt, "", "so it is.", "", "</think>")] for prompt in ("aa", "bb")]
+    )
+    assert scored.matrix.length_N.tolist() == [len("so it is")] * 2
+    assert scored.retokenised == {NO_IDS: 2}
+
+
+def tokens(prompt: str, reply: str, span: tuple[int, int] | None = None) -> SampledTokens:
+    return SampledTokens.of([ord(c) for c in prompt], [ord(c) for c in reply], span)
+
+
+def test_tokens_of_the_log_are_scored_as_they_are():
+    """Not the prompt's text, not the reasoning's."""
+    letters = PolicyLikelihood(Letters(), "letters")
+    given = [("aa<", "ab>x", (0, 2)), ("bbb<", "b>x", (0, 1))]
+    scored = letters.score(
+        [
+            [TextTrace("another", "<", reply[slice(*span)], tokens=tokens(prompt, reply, span))]
+            for prompt, reply, span in given
+        ]
+    )
+    chances = [[0.03 * 0.01, 0.01 * 0.04], [0.01, 0.04]]
+    assert scored.matrix.logp_NP == pytest.approx(np.log(chances))
+    assert not scored.retokenised
+
+
+def test_a_trace_that_was_recorded_without_tokens_is_left_out_as_in_training():
+    held = [tokens("aa", "b>", (0, 0)), tokens("bb", "b>", (0, 1)), tokens("cc", "b>", (0, 1))]
+    scored = PolicyLikelihood(Letters(), "letters").score(
+        [[TextTrace("p", "", "b", tokens=one)] for one in held]
+    )
+    assert scored.matrix.logp_NP.shape == (2, 2)
+    assert scored.unused == {"reasoning without tokens": 1}
+
+
+def test_white_space_that_a_server_took_off_is_found_among_the_tokens():
+    letters = PolicyLikelihood(Letters(), "letters")
+    held = [tokens(prompt, "<t>\nso\n</t>go") for prompt in ("aa", "bb")]
+    scored = letters.score([[TextTrace("p", "<t>", "so", "<t>", "</t>go", one)] for one in held])
+    assert scored.matrix.length_N.tolist() == [len("\nso\n")] * 2
+
+
+def test_tokens_of_another_tokenizer_are_not_scored():
+    letters = PolicyLikelihood(Letters(), "letters")
+    scored = letters.score(
+        [[TextTrace(one, "", "so", tokens=tokens(one, "ZZ", (0, 2)))] for one in ("aa", "bb")]
+    )
+    assert scored.retokenised == {OTHER_IDS: 2}
+    assert scored.matrix.length_N.tolist() == [2, 2]
+
+
+def test_a_tag_that_the_template_writes_is_not_added_again():
+    class Opening(Letters):
+        def start(self, messages):
+            return [*super().start(messages), *self.encode("<t>\n")]
+
+    scored = PolicyLikelihood(Opening(), "letters").score(
+        [[trace((("user", one),), "t", "<t>")] for one in ("a", "b")]
+    )
+    assert scored.matrix.logp_NP == pytest.approx(np.log(np.full((2, 2), 0.02)))

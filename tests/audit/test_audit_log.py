@@ -59,6 +59,27 @@ def test_a_row_of_the_right_columns_and_wrong_content_is_counted(tmp_path):
     assert log.num_used == len(rows) - 3
 
 
+@pytest.mark.parametrize(
+    ("prompt_ids", "ids", "span"),
+    [
+        ([1, "a"], [1], [0, 1]),
+        ([1], [[1], [2, 3]], [0, 1]),
+        ([1.5], [1], [0, 1]),
+        ([1], [2**70], [0, 1]),
+        ([-1], [1], [0, 1]),
+        ([1], [1, 2], [0, 3]),
+        ([1], [1, 2], [float("inf"), 3]),
+        ([1], [1, 2], [1]),
+        ("ids", [1], [0, 1]),
+    ],
+)
+def test_token_ids_that_are_none_make_a_row_malformed(tmp_path, prompt_ids, ids, span):
+    rows = [own_row(one) for one in make_rollouts(steps=[1])]
+    rows[0]["turns"][0] |= {"prompt_ids": prompt_ids, "ids": ids, "reasoning_span": span}
+    log = read(write_jsonl(tmp_path / "log.jsonl", rows))
+    assert log.unused == {"malformed ragen2 row": 1}
+
+
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LONGEST_LINE", 4096)
     row = json.dumps(own_row(make_rollouts()[0]))

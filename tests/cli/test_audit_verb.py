@@ -104,7 +104,7 @@ def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> 
         ),
         (
             "log.jsonl --reasoning tags",
-            "--reasoning must be think, tag:NAME, all or regex:PATTERN, got 'tags'",
+            "--reasoning must be recorded, think, tag:NAME, all or regex:PATTERN, got 'tags'",
         ),
         (
             "log.jsonl --columns prompt",
@@ -128,6 +128,10 @@ def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> 
             "--columns goes with --format columns, not trl",
         ),
         (
+            "log.jsonl --temperature 0.7",
+            "--temperature 0.7 goes with a local --model; wording has none, and servers score at 1",
+        ),
+        (
             "log.jsonl --reasoning tag:plan",
             "nothing to audit in log.jsonl: 48 rows read (48 no reasoning); check --reasoning",
         ),
@@ -138,6 +142,33 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 ) -> None:
     write_jsonl(tmp_path / "log.jsonl", [own_row(one) for one in make_rollouts()])
     assert_refused(program("audit", *words.split()), tmp_path, line, left=["log.jsonl"])
+
+
+def test_a_run_is_scored_at_the_temperature_it_was_sampled_at(
+    program: Program, tmp_path: Path
+) -> None:
+    for name, lines in {
+        "trl": "[trl]\ntemperature = 0.5",
+        "own": "[rollout]\ntemperature = 2.0",
+        "silent": "seed = 1",
+    }.items():
+        run = RunDirectory.create(tmp_path / name, lines)
+        rows = [own_row(one) for one in make_rollouts(steps=[1], tasks=2, members=3)]
+        write_jsonl(run.path / "rollouts" / "step_000001.jsonl", rows)
+
+    def scored_at(*words: str) -> float:
+        done = program("audit", *words, "--model", "ragen2-tiny", "--json", "found.json")
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "found.json").read_text())["settings"]["temperature"]
+
+    assert scored_at("trl") == 0.5
+    assert scored_at("own/rollouts/step_000001.jsonl", "silent") == 2.0
+    assert scored_at("trl", "own", "--temperature", "0.7") == 0.7
+    done = program("audit", "trl", "own", "--model", "ragen2-tiny")
+    line = (
+        "these runs were sampled at temperatures 0.5, 2; audit one at a time, or say --temperature"
+    )
+    assert (done.returncode, done.stderr) == (2, f"ragen2: {line}\n")
 
 
 def why_not(folder: Path) -> str:

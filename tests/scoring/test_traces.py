@@ -45,9 +45,36 @@ def test_a_trace_is_the_first_turn_as_it_was_sampled(turn_of):
     assert trace.reasoning_ids_T.tolist() == [4000, 4000, 4000]
 
 
+def test_a_tag_that_models_write_themselves_counts_as_given(turn_of):
+    """One member wrote words before it, and is read as if it had not."""
+    prompt = Prompt("E", 4, (Message("user", "4"),))
+    turns = [
+        turn_of(prompt_ids=[4], ids=[7, 50, 51, 8], reasoning_span=(1, 3)),
+        turn_of(prompt_ids=[4], ids=[90, 91, 7, 52, 8], reasoning_span=(3, 4)),
+        turn_of(prompt_ids=[4], ids=[53], reasoning_span=(0, 0)),
+    ]
+    members = tuple(
+        Trajectory(prompt, luck, (turn,), StopReason.DONE, solved=False)
+        for luck, turn in enumerate(turns)
+    )
+    for draw in (first_turn_traces, trajectory_traces):
+        traces = draw([Group(prompt, members)], None, stream(0))
+        assert [trace.prompt_ids_T.tolist() for trace in traces] == [[4, 7]] * 2
+        assert sorted(trace.reasoning_ids_T.tolist() for trace in traces) == [[50, 51], [52]]
+
+
 def test_empty_reasonings_are_left_out(turn_of):
     traces = first_turn_traces([group(turn_of, 4, [0, 2, 0])], 10, stream(0))
     assert [trace.reasoning_ids_T.tolist() for trace in traces] == [[4001, 4001]]
+
+
+def test_reasoning_of_white_space_alone_is_left_out(turn_of):
+    """As models write that were told not to think."""
+    prompt = Prompt("E", 4, (Message("user", "4"),))
+    blank = turn_of(ids=[7, 10, 8], reasoning="", reasoning_span=(1, 2))
+    one = Trajectory(prompt, 0, (blank,), StopReason.DONE, solved=False)
+    assert first_turn_traces([Group(prompt, (one,))], None, stream(0)) == []
+    assert trajectory_traces([Group(prompt, (one,))], None, stream(0)) == []
 
 
 def test_trajectories_without_turns_are_left_out():

@@ -10,7 +10,14 @@ from itertools import chain
 
 import numpy as np
 
-from ragen2.audit.likelihoods import Kind, Likelihood, StepScores, opening, plain
+from ragen2.audit.likelihoods import (
+    Kind,
+    Likelihood,
+    PolicyLikelihood,
+    StepScores,
+    opening,
+    plain,
+)
 from ragen2.audit.log import Log, ReadSettings
 from ragen2.audit.reservoir import MAX_CHARACTERS, Play, StepSample, TextTrace
 from ragen2.audit.text_model import effective_traces
@@ -47,6 +54,9 @@ class _Progress:
 
     emas: dict[int, Ema] = field(default_factory=dict)
     unused: Counter[str] = field(default_factory=Counter)
+    retokenised: Counter[str] = field(default_factory=Counter)
+    num_scored: int = 0
+    """Traces that a model scored, over all steps."""
     blind: list[BlindPrompt] = field(default_factory=list)
     scores: list[ScopeScores] = field(default_factory=list)
     """Matrices of the step at hand."""
@@ -83,7 +93,7 @@ def analyse(
         formats=log.formats,
         likelihood=likelihood.kind,
         scorer=likelihood.name,
-        settings=_settings(settings),
+        settings=_settings(settings, likelihood),
         rows=Rows(
             read=log.num_rows,
             used=log.num_used,
@@ -91,7 +101,7 @@ def analyse(
             no_trace=dict((log.no_trace + progress.unused).most_common()),
         ),
         unreadable=log.unreadable,
-        notes=[*note, *_notes(log, settings)],
+        notes=[*note, *_notes(log, settings), *_score_notes(log, likelihood, progress)],
         steps=steps,
         regime=found[-1].regime.value if found else None,
         regime_since=found[-1].since if found else None,
@@ -193,6 +203,8 @@ def _collapse(
     """Proxies of one turn position, and what of them is missing and why."""
     if position == 0:
         progress.unused += scored.unused
+        progress.retokenised += scored.retokenised
+        progress.num_scored += len(scored.traces)
     if scored.matrix is None:
         return {}, {"": scored.reason}
     matrix = scored.matrix
@@ -297,15 +309,43 @@ def _notes(log: Log, settings: ReadSettings) -> list[str]:
     return notes
 
 
+def _score_notes(log: Log, likelihood: Likelihood, progress: _Progress) -> list[str]:
+    """How far scores of a model may be from those of the run that wrote the log."""
+    if likelihood.kind == "text":
+        return []
+    if not isinstance(likelihood, PolicyLikelihood):
+        return [
+            "the server is sent text, chats as plain paragraphs: scores of chats and of recorded tokens are "
+            "not the run's own; score with a local --model for those"
+        ]
+    notes = [
+        f"{count} of {progress.num_scored} reasoning traces were tokenised again, because {why}: scores are "
+        "the run's own where it sampled the usual tokens of these texts, at temperature "
+        f"{likelihood.temperature:g}"
+        for why, count in progress.retokenised.most_common()
+    ]
+    traces = [one for step in log.steps for kept in _traces(step, 0) for one in kept]
+    if log.formats == ["verl"] and any(isinstance(one.prompt, str) for one in traces):
+        notes.append(
+            "verl's prompts lack their special tokens: where a template other than ChatML made them, scores "
+            "are not the run's own"
+        )
+    return notes
+
+
 def _failure(found: Finding) -> FoundFailure:
     return FoundFailure(
         name=found.name, since_step=found.since_step, severity=found.severity, text=found.text
     )
 
 
-def _settings(settings: ReadSettings) -> dict[str, str | int]:
+def _settings(settings: ReadSettings, likelihood: Likelihood) -> dict[str, str | int | float]:
     limits = settings.limits
+    scored = (
+        {"temperature": likelihood.temperature} if isinstance(likelihood, PolicyLikelihood) else {}
+    )
     return {
+        **scored,
         "reasoning": settings.rule.text,
         "max_prompts": limits.prompts,
         "max_traces": limits.traces,

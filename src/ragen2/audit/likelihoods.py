@@ -14,17 +14,24 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ragen2.audit.reservoir import TextTrace
-from ragen2.audit.rollouts import Chat, LoggedPrompt, holds_images
+from ragen2.audit.rollouts import Chat, LoggedPrompt, SampledTokens, holds_images
 from ragen2.audit.text_model import StepTexts, text_scores
 from ragen2.errors import ModelError
 from ragen2.policy import ChatTokenizer, Pair
+from ragen2.rollout.context import opened_by_template
+from ragen2.rollout.reply import THINK_TAGS, tokens_around, tokens_within
 from ragen2.scoring import Trace, cross_score
+from ragen2.scoring.traces import shared_opening
 from ragen2.types import FloatArray, IntArray, Message, Role, ScoreMatrix
 
 API_KEY = "OPENAI_API_KEY"
 TIMEOUT = 30.0
 Kind = Literal["text", "model", "server"]
 IMAGES = "prompts hold images"
+NO_IDS = "the log holds no token ids"
+OTHER_IDS = "the log's token ids are another tokenizer's"
+TAIL = 16
+"""Tokens of a prompt in which the opening tag is looked for."""
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -45,6 +52,8 @@ class StepScores:
     """The trace of each row of the matrix."""
     num_fitted: int | None = None
     """Without a model: traces that each prompt was fitted to."""
+    retokenised: Counter[str] = field(default_factory=Counter)
+    """Rows that a model scored as text tokenised again, by the reason."""
 
 
 Prompts = Sequence[Sequence[TextTrace]]
@@ -115,13 +124,22 @@ class WordLikelihood:
 
 
 class PolicyLikelihood:
-    """A local model; text is tokenised with its own tokenizer, chat rendered by its template."""
+    """A local model. The tokens that a log holds are scored as they are, if they are this model's.
+
+    Else text is tokenised with the model's own tokenizer, chat rendered by its template.
+    """
 
     kind: Kind = "model"
 
-    def __init__(self, policy: LocalModel, name: str) -> None:
+    def __init__(self, policy: LocalModel, name: str, temperature: float = 1.0) -> None:
         self.policy = policy
         self.name = name
+        self.temperature = temperature
+
+    @property
+    def template_opens(self) -> bool:
+        """Whether the model's chat template opens replies with the think tag."""
+        return opened_by_template(self.policy.tokenizer, THINK_TAGS[0])
 
     def score_steps(self, steps: Sequence[Prompts]) -> Iterator[StepScores]:
         """Each step by itself."""
@@ -131,11 +149,15 @@ class PolicyLikelihood:
         """Every trace under every distinct prompt."""
         unused: Counter[str] = Counter()
         traces: list[tuple[Trace, TextTrace]] = []
+        retokenised: Counter[str] = Counter()
         readable, unused[IMAGES] = _readable(prompts)
+        spans = [(one.tokens, one.tokens.reasoning_span) for one in readable if one.tokens]
+        opening_T = shared_opening(tokens.ids_T[: span[0]] for tokens, span in spans if span)
         for one in readable:
-            trace = Trace(
-                self._context(one), self._ids(self.policy.tokenizer.encode(one.reasoning))
-            )
+            trace = self._sampled(one, opening_T)
+            if trace is None:
+                retokenised[NO_IDS if one.tokens is None else OTHER_IDS] += 1
+                trace = Trace(self._context(one), self._tokenised(one))
             if not len(trace.reasoning_ids_T):
                 unused["reasoning without tokens"] += 1
             else:
@@ -143,17 +165,82 @@ class PolicyLikelihood:
         fitting = self._fitting(traces)
         if len(fitting) < len(traces):
             unused["longer than the model's context"] = len(traces) - len(fitting)
-        matrix = cross_score([trace for trace, _ in fitting], self.policy) if fitting else None
+        matrix = (
+            cross_score([trace for trace, _ in fitting], self.policy, self.temperature)
+            if fitting
+            else None
+        )
         reason = "" if matrix else _too_few(unused)
-        return StepScores(matrix, reason, +unused, tuple(one for _, one in fitting))
+        rows = tuple(one for _, one in fitting)
+        return StepScores(matrix, reason, +unused, rows, retokenised=retokenised)
+
+    def _sampled(self, trace: TextTrace, opening_T: IntArray) -> Trace | None:
+        """The trace as the tokens of the log; None without any, or where they do not spell its text.
+
+        As in training, one whose tokens are recorded follows the prompt and what opens all of them.
+        """
+        tokens = trace.tokens
+        if tokens is None:
+            return None
+        first, last = tokens.reasoning_span or self._found(trace, tokens)
+        reasoning_T = tokens.ids_T[first:last]
+        spelled = self.policy.tokenizer.decode(reasoning_T.tolist()).strip()
+        is_left_out = tokens.reasoning_span is not None and first == last  # as training left it out
+        if not is_left_out and (not spelled or spelled not in trace.reasoning):
+            return None
+        if tokens.reasoning_span is None:
+            return Trace(self._led(tokens.prompt_ids_T.tolist(), trace.lead), reasoning_T)
+        return Trace(np.concatenate([tokens.prompt_ids_T, opening_T]), reasoning_T)
+
+    def _found(self, trace: TextTrace, tokens: SampledTokens) -> tuple[int, int]:
+        """Where the reasoning is among the tokens of its reply; an empty range if nowhere.
+
+        A server that keeps reasoning apart takes white space off it, which its tokens still have.
+        """
+        text = self.policy.tokenizer.decode(tokens.ids_T.tolist())
+        at = text.find(trace.before + trace.reasoning + trace.after)
+        if at >= 0:
+            start = at + len(trace.before)
+            return self._span(tokens.ids_T, start, start + len(trace.reasoning))
+        core = trace.reasoning.strip()
+        at = text.find(core)
+        if at < 0:
+            return 0, 0
+        start, rest = len(text[:at].rstrip()), text[at + len(core) :]
+        return self._span(tokens.ids_T, start, len(text) - len(rest.lstrip()))
+
+    def _tokenised(self, trace: TextTrace) -> IntArray:
+        """The reasoning's tokens as a sampler writes them: those of the whole reply around it."""
+        encode = self.policy.tokenizer.encode
+        text = trace.before + trace.reasoning + trace.after
+        ids_T = self._ids(encode(text))
+        if self.policy.tokenizer.decode(ids_T.tolist()) != text:
+            return self._ids(encode(trace.reasoning))
+        start = len(trace.before)
+        first, last = self._span(ids_T, start, start + len(trace.reasoning))
+        return ids_T[first:last]
+
+    def _span(self, ids_T: IntArray, start: int, end: int) -> tuple[int, int]:
+        """Tokens of these characters; as in training, one that straddles an end is the tag's."""
+        tokenizer = self.policy.tokenizer
+        first = tokens_around(ids_T, start, tokenizer)
+        last = tokens_within(ids_T, end, tokenizer)
+        while last > first and not tokenizer.decode(ids_T[last - 1 : last].tolist()):
+            last -= 1  # the end of the message, which has no text
+        return first, max(first, last)
 
     def _context(self, trace: TextTrace) -> IntArray:
-        encode = self.policy.tokenizer.encode
+        tokenizer = self.policy.tokenizer
         if isinstance(trace.prompt, str):
-            ids = encode(trace.prompt)
-        else:
-            ids = self.policy.tokenizer.start(_messages(trace.prompt))
-        return self._ids([*ids, *encode(trace.lead)])
+            return self._led(tokenizer.start_text(trace.prompt), trace.lead)
+        return self._led(tokenizer.start(_messages(trace.prompt)), trace.lead)
+
+    def _led(self, ids: Sequence[int], lead: str) -> IntArray:
+        """A prompt with the opening tag behind it, unless it ends with it."""
+        tokenizer = self.policy.tokenizer
+        if lead and tokenizer.decode(ids[-TAIL:]).rstrip().endswith(lead):
+            return self._ids(ids)
+        return self._ids([*ids, *tokenizer.encode(lead)])
 
     def _ids(self, ids: Sequence[int]) -> IntArray:
         return np.array(ids, dtype=np.int64)

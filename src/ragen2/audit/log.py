@@ -31,6 +31,10 @@ class ReadSettings:
     columns: Mapping[str, str] | None = None
     rule: ReasoningRule = field(default_factory=ReasoningRule)
     limits: SampleLimits = field(default_factory=SampleLimits)
+    template_opens: bool = False
+    """Whether the model's chat template opens replies with the tag; logs of chats do not show it."""
+    keeps_tokens: bool = True
+    """Whether token ids that a log holds are kept; only a local model scores them."""
 
     def reader(self) -> LogReader | None:
         """The reader that was asked for; None when the log is to decide."""
@@ -65,7 +69,12 @@ def read_log(files: Sequence[Path], settings: ReadSettings, advance: Advance) ->
     """Read every file once, in order; memory depends on the limits, not on the log."""
     asked = settings.reader()
     log = Log()
-    reservoir = Reservoir(settings.limits, settings.rule)
+    reservoir = Reservoir(
+        settings.limits,
+        settings.rule,
+        template_opens=settings.template_opens,
+        keeps_tokens=settings.keeps_tokens,
+    )
     for path in files:
         file_step = _step_of_name(path) if len(files) > 1 else NO_STEP
         try:

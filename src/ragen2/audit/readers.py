@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ragen2.audit import trl_rewards
 from ragen2.audit.rollouts import (
     LoggedRollout,
     LoggedTurn,
+    SampledTokens,
     Unusable,
     chat_of,
     dialogue_turns,
@@ -69,9 +71,15 @@ def _read_own(row: Row) -> list[LoggedRollout]:
         raise Unusable("no prompt")
     logged = []
     for turn in turns:
-        text = _written(turn)
-        logged.append(LoggedTurn(tuple(seen), text))
-        seen += [("assistant", text), ("user", _shown(turn))]
+        text, is_open = str(turn.get("text", "")), _is_open(turn)
+        known = turn.get("reasoning")
+        tokens = SampledTokens.of(
+            turn.get("prompt_ids"), turn.get("ids"), turn.get("reasoning_span")
+        )
+        reasoning = known.strip() if isinstance(known, str) else None
+        logged.append(LoggedTurn(tuple(seen), text, is_open, reasoning, tokens))
+        written = f"<think>{text}" if is_open else text
+        seen += [("assistant", written), ("user", _shown(turn))]
     return [
         LoggedRollout(
             tuple(logged),
@@ -89,11 +97,11 @@ def _shown(turn: Row) -> str:
     return (image_mark(image) if image else "") + str(turn.get("observation", ""))
 
 
-def _written(turn: Row) -> str:
-    """The reply with the opening tag that was pre-filled, so that it reads as other logs do."""
-    text = str(turn.get("text", ""))
-    thinks = "</think>" in text or bool(turn.get("reasoning"))
-    return f"<think>{text}" if thinks else text
+def _is_open(turn: Row) -> bool:
+    """Whether the reply was opened for the model: its reasoning ends without having begun, or was cut off."""
+    before, closing, _ = str(turn.get("text", "")).partition("</think>")
+    is_cut = bool(turn.get("reasoning")) and bool(turn.get("problem"))
+    return "<think>" not in before and (bool(closing) or is_cut)
 
 
 def _is_verifiers(row: Row) -> bool:
@@ -149,8 +157,18 @@ def _verifiers_turns(trace: Any) -> tuple[LoggedTurn, ...]:
             path = _path(nodes, index)
             if len(path) > 1:
                 pairs = chat_of([one["message"] for one in path])
-                turns.append(LoggedTurn(pairs[:-1], pairs[-1][1]))
+                turns.append(LoggedTurn(pairs[:-1], pairs[-1][1], tokens=_verifiers_tokens(path)))
     return tuple(turns)
+
+
+def _verifiers_tokens(path: list[Row]) -> SampledTokens | None:
+    """What the path has before its last message's first sampled token, and from there; often nothing."""
+    *before, last = (one.get("token_ids") or [] for one in path)
+    mask = path[-1].get("mask") or []
+    if len(mask) != len(last) or not any(mask):
+        return None
+    first = mask.index(True)
+    return SampledTokens.of([*chain(*before), *last[:first]], last[first:])
 
 
 def _path(nodes: list[Any], index: int) -> list[Row]:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from ragen2.audit.rollouts import (
+    RECORDED,
     LoggedPrompt,
     LoggedRollout,
+    LoggedTurn,
     ReasoningRule,
+    SampledTokens,
     Split,
     Unusable,
     digest,
@@ -25,6 +28,8 @@ from ragen2.diagnostics.metrics.wording import num_words
 
 MAX_CHARACTERS = 8192
 """Of a trace that are kept; memory and the cost of scoring are bounded by it."""
+EDGE = 64
+"""Characters around a trace that are kept: how its first and last word is tokenised depends on them."""
 MAX_PLAYS = 64
 """Rewards kept for each prompt."""
 ANSWER_CHARACTERS = 200
@@ -34,11 +39,35 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class TextTrace:
-    """One reasoning trace with the prompt it was written for, as text."""
+    """One reasoning trace with the prompt it was written for, as text, and as tokens if those are known."""
 
     prompt: LoggedPrompt
     lead: str
     reasoning: str
+    before: str = ""
+    """The end of what the reply says before the reasoning."""
+    after: str = ""
+    """The beginning of what it says after it."""
+    tokens: SampledTokens | None = None
+
+    @classmethod
+    def of(
+        cls, turn: LoggedTurn, split: Split, *, is_recorded: bool, keeps_tokens: bool
+    ) -> TextTrace:
+        """What is kept of a reply; ``is_recorded``: its reasoning is what the log says it is."""
+        end = split.start + len(split.reasoning)
+        is_cut = len(split.reasoning) > MAX_CHARACTERS
+        tokens = turn.tokens if keeps_tokens else None
+        if tokens is not None and (is_cut or not is_recorded):
+            tokens = replace(tokens, reasoning_span=None)
+        return cls(
+            turn.prompt,
+            split.lead,
+            split.reasoning[:MAX_CHARACTERS],
+            turn.text[: split.start][-EDGE:],
+            "" if is_cut else turn.text[end : end + EDGE],
+            tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +160,18 @@ class StepSample:
 class Reservoir:
     """Takes rollouts one at a time and keeps what fits the limits."""
 
-    def __init__(self, limits: SampleLimits, rule: ReasoningRule) -> None:
+    def __init__(
+        self,
+        limits: SampleLimits,
+        rule: ReasoningRule,
+        *,
+        template_opens: bool = False,
+        keeps_tokens: bool = True,
+    ) -> None:
         self.limits = limits
         self.rule = rule
+        self.template_opens = template_opens
+        self.keeps_tokens = keeps_tokens
         self.without: Counter[str] = Counter()
         """Rollouts whose rewards count but whose first turn gave no trace, by reason."""
         self._samples: dict[int, StepSample] = {}
@@ -149,7 +187,7 @@ class Reservoir:
         number = slot.num_seen if slot else 0
         answer = rollout.turns[0].text
         for position, turn in enumerate(rollout.turns[: self.limits.turns]):
-            split = self.rule.split(turn.prompt, turn.text)
+            split = self.rule.split_turn(turn, template_opens=self.template_opens)
             if split is None:
                 self.without["no reasoning"] += position == 0
                 continue
@@ -157,7 +195,12 @@ class Reservoir:
             if position == 0:
                 sample.count(split)
             if slot is not None:
-                trace = TextTrace(turn.prompt, split.lead, split.reasoning[:MAX_CHARACTERS])
+                trace = TextTrace.of(
+                    turn,
+                    split,
+                    is_recorded=self.rule.text == RECORDED,
+                    keeps_tokens=self.keeps_tokens,
+                )
                 slot.traces[position].offer(self._trace_rank("trace", key, number), trace)
         sample.num_rollouts += 1
         if slot is not None:

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ragen2.errors import ConfigError
+from ragen2.types import IntArray
 
 _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL)
 Chat = tuple[tuple[str, str], ...]
@@ -25,6 +28,9 @@ IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
 """What chat formats call a part that is an image."""
 IMAGE_NAME = re.compile("[0-9a-f]{32}")
 IMAGE_MARK = re.compile(r"\[image [0-9a-f]{32}\]")
+THINK = "think"
+RECORDED = "recorded"
+"""The rule that takes what a log itself says is reasoning; where it does not say, it is ``think``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +46,67 @@ class Split:
     """As it was written, white space and all."""
     answer: str
     """What is in ``<answer>``, or else what follows the reasoning."""
+    start: int = 0
+    """Where in the reply the reasoning begins."""
 
 
 @dataclass(frozen=True)
 class ReasoningRule:
-    """How to find reasoning: ``think``, ``tag:NAME``, ``all`` or ``regex:PATTERN``."""
+    """How to find reasoning: ``recorded``, ``think``, ``tag:NAME``, ``all`` or ``regex:PATTERN``."""
 
-    text: str = "think"
+    text: str = RECORDED
 
     def __post_init__(self) -> None:
         if self.text != "all" and not self.tag and self._pattern is None:
             raise ConfigError(
-                f"--reasoning must be think, tag:NAME, all or regex:PATTERN, got {self.text!r}"
+                "--reasoning must be recorded, think, tag:NAME, all or regex:PATTERN, got "
+                f"{self.text!r}"
             )
 
     @property
     def tag(self) -> str:
         """Name of the tag around the reasoning; empty for the other rules."""
-        if self.text == "think":
-            return "think"
+        if self.text in {RECORDED, THINK}:
+            return THINK
         kind, _, name = self.text.partition(":")
         return name if kind == "tag" and re.fullmatch(r"[\w-]+", name) else ""
 
-    def split(self, prompt: LoggedPrompt, text: str) -> Split | None:
+    def split_turn(self, turn: LoggedTurn, *, template_opens: bool = False) -> Split | None:
+        """A logged reply taken apart.
+
+        ``template_opens``: chats were rendered with the think tag behind them, which their log does not show.
+        """
+        is_rendered = template_opens and not isinstance(turn.prompt, str)
+        is_open = self.tag == THINK and (turn.is_open or is_rendered)
+        found = self.split(turn.prompt, turn.text, is_open=is_open)
+        known = turn.reasoning
+        if self.text != RECORDED or known is None or (found and found.reasoning.strip() == known):
+            return found
+        start = max(0, turn.text.find(known))
+        return Split("", known, _answer(turn.text, ""), start) if known else None
+
+    def split(self, prompt: LoggedPrompt, text: str, *, is_open: bool = False) -> Split | None:
         """The reply taken apart; None when there is no reasoning in it."""
         if self.tag:
-            found = self._by_tag(prompt, text)
+            found = self._by_tag(prompt, text, is_open=is_open)
         elif self.text == "all":
             found = Split("", text, _answer(text, ""))
         else:
             found = self._by_pattern(text)
         return found if found and found.reasoning.strip() else None
 
-    def _by_tag(self, prompt: LoggedPrompt, text: str) -> Split | None:
+    def _by_tag(self, prompt: LoggedPrompt, text: str, *, is_open: bool) -> Split | None:
         """A missing opening tag was pre-filled by the template; a missing closing one was cut off."""
         opening, closing = f"<{self.tag}>", f"</{self.tag}>"
-        is_given = isinstance(prompt, str) and prompt.rstrip().endswith(opening)
-        before, tag, body = text.partition(opening)
-        if not tag or closing in before:
-            if not is_given and closing not in text:
-                return None
-            body = text
-        reasoning, _, rest = body.partition(closing)
-        return Split("" if is_given else opening, reasoning, _answer(text, rest))
+        is_shown = isinstance(prompt, str) and prompt.rstrip().endswith(opening)
+        is_given = is_shown or is_open
+        start, before = 0, text.partition(opening)[0]
+        if not is_given and opening in text and closing not in before:
+            start = len(before) + len(opening)
+        elif not is_given and closing not in text:
+            return None
+        reasoning, _, rest = text[start:].partition(closing)
+        return Split("" if is_shown else opening, reasoning, _answer(text, rest), start)
 
     def _by_pattern(self, text: str) -> Split | None:
         match = self._pattern.search(text) if self._pattern else None
@@ -93,7 +117,7 @@ class ReasoningRule:
             part = "reasoning" if "reasoning" in match.re.groupindex else 1
         if match[part] is None:
             return None
-        return Split("", match[part], _answer(text, text[match.end(part) :]))
+        return Split("", match[part], _answer(text, text[match.end(part) :]), match.start(part))
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
@@ -112,12 +136,42 @@ class Unusable(Exception):
     """A row that cannot be audited; its text is the reason it is counted under."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledTokens:
+    """The tokens that a model was given and that it wrote, where a log holds them."""
+
+    prompt_ids_T: IntArray
+    ids_T: IntArray
+    reasoning_span: tuple[int, int] | None = None
+    """Half-open range of ``ids_T`` that is the reasoning; None where the log does not say."""
+
+    @classmethod
+    def of(cls, prompt_ids: Any, ids: Any, span: Any = None) -> SampledTokens | None:
+        """None where there are no ids; what is there must be ids, and a range of them."""
+        if not prompt_ids or not ids:
+            return None
+        arrays = [np.array(one) for one in (prompt_ids, ids)]
+        if any(one.dtype.kind != "i" or one.ndim != 1 or one.min() < 0 for one in arrays):
+            raise ValueError("token ids must be whole numbers")
+        if span is None:
+            return cls(arrays[0], arrays[1])
+        first, last = span
+        if not 0 <= first <= last <= len(arrays[1]):
+            raise ValueError("a span must lie within the reply")
+        return cls(arrays[0], arrays[1], (int(first), int(last)))
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedTurn:
     """One reply with everything the model saw before it."""
 
     prompt: LoggedPrompt
     text: str
+    is_open: bool = False
+    """Whether the prompt ended with the opening tag, though its messages do not show it."""
+    reasoning: str | None = None
+    """What the log says is reasoning, without white space around it; None where it does not say."""
+    tokens: SampledTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,10 @@ class ByteTokenizer:
             ids += [*self.encode(f"{message.role}: "), *images, *self.encode(message.content), END]
         return ids + self.encode("assistant: ")
 
+    def start_text(self, text: str) -> list[int]:
+        """The text alone."""
+        return self.encode(text)
+
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
         """End of the assistant's message (unless it was sampled), ``message``, ``assistant: ``."""
         end = [] if after_eos else [END]

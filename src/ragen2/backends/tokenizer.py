@@ -78,6 +78,12 @@ class TemplateTokenizer:
         """Ids of a conversation up to the point where the assistant writes."""
         return list(self._start_ids(tuple(messages)))
 
+    def start_text(self, text: str) -> list[int]:
+        """Ids of a plain text as a prompt, after the beginning-of-text token where there is one."""
+        mark = self.hf.bos_token
+        is_marked = bool(mark) and text.startswith(mark)
+        return self._known(self.hf.encode(text, add_special_tokens=not is_marked))
+
     def bridge(self, message: Message, *, after_eos: bool) -> list[int]:
         """Ids between the assistant's sampled tokens and its next turn.
 
@@ -94,13 +100,15 @@ class TemplateTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, without special tokens added."""
-        ids = list(self.hf.encode(text, add_special_tokens=False))
+        return self._known(self.hf.encode(text, add_special_tokens=False))
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
         if ids and max(ids) >= self._vocabulary:
             raise ModelError(
                 f"the tokenizer of this model gives token {max(ids)}, but the model knows "
                 f"{self._vocabulary}; get the files of both again"
             )
-        return ids
+        return list(ids)
 
     def decode(self, ids_T: Sequence[int]) -> str:
         """Text of ids, special tokens left out, spaces untouched."""

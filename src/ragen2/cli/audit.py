@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +54,17 @@ def audit(  # noqa: PLR0913 - one parameter per flag
         typer.Option(metavar="MAP", help="prompt=A,completion=B and reward, step, group."),
     ] = None,
     reasoning: Annotated[
-        str, typer.Option(metavar="RULE", help="think, tag:NAME, all or regex:PATTERN.")
-    ] = "think",
+        str, typer.Option(metavar="RULE", help="recorded, think, tag:NAME, all or regex:PATTERN.")
+    ] = "recorded",
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=100.0,
+            help="Score with --model at this one.",
+            show_default="of a run directory its own; else 1",
+        ),
+    ] = None,
     turns: Annotated[int, typer.Option(min=1, help="Turn positions to measure.")] = 1,
     max_prompts: Annotated[
         int | None,
@@ -110,7 +119,12 @@ def audit(  # noqa: PLR0913 - one parameter per flag
     settings = _read_settings(log_format, columns, reasoning, limits)
     if (out / "run.toml").exists():
         raise RunError(f"--out {out} is a run directory; choose another folder")
-    record, scores, likelihood = _audit(paths, model, settings)
+    if temperature is not None and not _is_local(model):
+        raise ConfigError(
+            f"--temperature {temperature:g} goes with a local --model; "
+            "wording has none, and servers score at 1"
+        )
+    record, scores, likelihood = _audit(paths, model, settings, temperature)
     report = _write(record, scores, out)
     if json_file is not None:
         _write_record(record, json_file)
@@ -136,13 +150,19 @@ def _read_settings(
 
 
 def _audit(
-    paths: list[Path], model: str | None, settings: ReadSettings
+    paths: list[Path], model: str | None, settings: ReadSettings, temperature: float | None
 ) -> tuple[AuditRecord, list[ScoreRecord], Likelihood]:
-    from ragen2.audit import analyse, log_files, read_log
+    from ragen2.audit import PolicyLikelihood, analyse, log_files, read_log
     from ragen2.cli.views.verdicts import progress_bars
 
     files = log_files(paths)
-    likelihood = _likelihood(model)
+    if temperature is None and _is_local(model):
+        temperature = _sampled_at(paths)
+    likelihood = _likelihood(model, temperature or 1.0)
+    if isinstance(likelihood, PolicyLikelihood):
+        settings = replace(settings, template_opens=likelihood.template_opens)
+    else:
+        settings = replace(settings, keeps_tokens=False)
     scores: list[ScoreRecord] = []
     with progress_bars(sum(path.stat().st_size for path in files)) as bars:
         log = read_log(files, settings, bars.read)
@@ -176,12 +196,43 @@ def _changed_files(paths: list[Path]) -> list[str]:
     return [line for line in found if line]
 
 
-def _likelihood(model: str | None) -> Likelihood:
+def _is_local(model: str | None) -> bool:
+    return model is not None and not model.startswith(("http://", "https://"))
+
+
+def _sampled_at(paths: list[Path]) -> float:
+    """The temperature that run directories among the logs were sampled at, and measured at; else 1."""
+    from ragen2.runs.toml_files import read_toml_file
+
+    found: set[float] = set()
+    for path in paths:
+        file = path / "run.toml" if path.is_dir() else path.parent.parent / "run.toml"
+        try:
+            settings = read_toml_file(file) if file.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{file} cannot be read ({error}), so it does not say what temperature was sampled at; "
+                "say --temperature"
+            ) from error
+        tables = (settings.get(name) for name in ("trl", "rollout"))
+        known = [
+            one["temperature"] for one in tables if isinstance(one, dict) and "temperature" in one
+        ]
+        found |= {float(one) for one in known[:1] if isinstance(one, int | float) and one > 0}
+    if len(found) > 1:
+        listed = ", ".join(f"{one:g}" for one in sorted(found))
+        raise ConfigError(
+            f"these runs were sampled at temperatures {listed}; audit one at a time, or say --temperature"
+        )
+    return found.pop() if found else 1.0
+
+
+def _likelihood(model: str | None, temperature: float) -> Likelihood:
     from ragen2.audit import PolicyLikelihood, ServerLikelihood, WordLikelihood
 
     if model is None:
         return WordLikelihood()
-    if model.startswith(("http://", "https://")):
+    if not _is_local(model):
         from ragen2.audit.likelihoods import server_and_model
         from ragen2.backends.remote.scorer import ServerScorer
 
@@ -189,7 +240,7 @@ def _likelihood(model: str | None) -> Likelihood:
     from ragen2.cli.views.waiting import waiting
 
     with waiting(model):
-        return PolicyLikelihood(require_torch().open_policy(model), model)
+        return PolicyLikelihood(require_torch().open_policy(model), model, temperature)
 
 
 def _print_usage(likelihood: Likelihood, screen: Console) -> None:

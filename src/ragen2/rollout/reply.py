@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ragen2.policy import ChatTokenizer
-from ragen2.types import Completion, Finish, Reply
+from ragen2.types import Completion, Finish, IntArray, Reply
 
 ACTION_SEPARATOR = "||"
 THINK_TAGS = ("<think>", "</think>")
@@ -88,12 +88,13 @@ def reasoning_span(
     start_character = _reasoning_start(text, form) - len(form.prefill)
     if not form.thinking or start_character < 0:
         return 0, 0
-    start = _tokens_around(completion, start_character, tokenizer)
+    ids_T = completion.ids_T
+    start = tokens_around(ids_T, start_character, tokenizer)
     end_character = completion.text.find(form.think_tags[1], start_character)
     if end_character < 0:
         is_ended = completion.finish is Finish.EOS
-        return start, max(start, len(completion.ids_T) - int(is_ended))
-    return start, max(start, _tokens_within(completion, end_character, tokenizer))
+        return start, max(start, len(ids_T) - int(is_ended))
+    return start, max(start, tokens_within(ids_T, end_character, tokenizer))
 
 
 def action_span(
@@ -109,9 +110,26 @@ def action_span(
     if parts is None or not read_actions(text[slice(*parts[1])], form):
         return 0, 0
     start_character, end_character = (place - len(form.prefill) for place in parts[1])
-    start = _tokens_around(completion, start_character, tokenizer)
-    end = _tokens_within(completion, end_character, tokenizer)
+    start = tokens_around(completion.ids_T, start_character, tokenizer)
+    end = tokens_within(completion.ids_T, end_character, tokenizer)
     return (start, end) if start < end else (0, 0)
+
+
+def tokens_within(ids_T: IntArray, characters: int, tokenizer: ChatTokenizer) -> int:
+    """The most leading tokens whose text has at most this many characters."""
+    low, high = 0, len(ids_T)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(tokenizer.decode(ids_T[:middle].tolist())) <= characters:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def tokens_around(ids_T: IntArray, characters: int, tokenizer: ChatTokenizer) -> int:
+    """The fewest leading tokens whose text has at least this many characters."""
+    return tokens_within(ids_T, characters - 1, tokenizer) + 1 if characters else 0
 
 
 def render_reply(reasoning: str, actions: Sequence[str], form: ReplyFormat) -> str:
@@ -164,23 +182,6 @@ def _readings(piece: str) -> list[str]:
     while len(bare) > 2 and _QUOTES.get(bare[0]) == bare[-1]:
         bare = bare[1:-1].strip().rstrip(".!:;")
     return [plain, bare, _VERBS.sub("", bare)]
-
-
-def _tokens_within(completion: Completion, characters: int, tokenizer: ChatTokenizer) -> int:
-    """The most sampled tokens whose text has at most this many characters."""
-    low, high = 0, len(completion.ids_T)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(tokenizer.decode(completion.ids_T[:middle].tolist())) <= characters:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _tokens_around(completion: Completion, characters: int, tokenizer: ChatTokenizer) -> int:
-    """The fewest sampled tokens whose text has at least this many characters."""
-    return _tokens_within(completion, characters - 1, tokenizer) + 1 if characters else 0
 
 
 def _open_reasoning(text: str, form: ReplyFormat) -> str:

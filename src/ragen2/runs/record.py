@@ -104,7 +104,7 @@ class AuditRecord(BaseModel):
     likelihood: Literal["text", "model", "server"]
     """``text``: estimated from wording, not from any policy's likelihood."""
     scorer: str
-    settings: dict[str, str | int]
+    settings: dict[str, str | int | float]
     rows: Rows
     unreadable: dict[str, str] = {}
     """Files that were left out, with the reason."""

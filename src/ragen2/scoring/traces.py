@@ -1,16 +1,17 @@
 """Which reasoning traces to score: of a first turn, of turn K, or of whole trajectories.
 
-The prompt of a turn is always what the model really saw there, whatever history it is shown.
+The prompt of a turn is always what the model really saw there, whatever history it is shown. A tag that opens
+the reasoning counts as part of it, also where the model writes it itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ragen2.types import Group, Image, IntArray, Trajectory, context_key
+from ragen2.types import Group, Image, IntArray, Trajectory, Turn, context_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,14 @@ def turn_traces(
     """
     if k < 1:
         raise ValueError(f"turns count from 1, got {k}")
+    opening_T = _opening(
+        one.turns[k - 1] for group in groups for one in group.trajectories if len(one.turns) >= k
+    )
     by_group = [
         [
-            _trace(trajectory, Place(g, member, k))
+            _trace(trajectory, Place(g, member, k), opening_T)
             for member, trajectory in enumerate(group.trajectories)
-            if len(trajectory.turns) >= k and len(trajectory.turns[k - 1].reasoning_ids_T)
+            if len(trajectory.turns) >= k and _has_reasoning(trajectory.turns[k - 1])
         ]
         for g, group in enumerate(groups)
     ]
@@ -81,11 +85,14 @@ def trajectory_traces(
     So a long trajectory counts no more than a short one. No turn is drawn twice: trajectories whose
     turns are all drawn leave the draw. At most ``limit`` are drawn; None draws all.
     """
+    opening_T = _opening(
+        turn for group in groups for one in group.trajectories for turn in one.turns
+    )
     left = [
         traces
         for g, group in enumerate(groups)
         for member, one in enumerate(group.trajectories)
-        if (traces := _reasoned_turns(one, g, member))
+        if (traces := _reasoned_turns(one, g, member, opening_T))
     ]
     for traces in left:
         rng.shuffle(traces)
@@ -144,14 +151,36 @@ def first_of_prompts(traces: Sequence[Trace]) -> list[Trace]:
     return list(firsts.values())
 
 
-def _trace(trajectory: Trajectory, place: Place) -> Trace:
+def shared_opening(written: Iterable[IntArray]) -> IntArray:
+    """The shortest of what replies write before their reasoning: the tag alone, or nothing.
+
+    Words that some write before the tag are left out: they would give every trace a prompt of its own.
+    """
+    return min(written, key=len, default=np.zeros(0, dtype=np.int64))
+
+
+def _has_reasoning(turn: Turn) -> bool:
+    """Whether there is anything to score; white space says nothing."""
+    return len(turn.reasoning_ids_T) > 0 and bool(turn.reply.reasoning)
+
+
+def _opening(turns: Iterable[Turn]) -> IntArray:
+    return shared_opening(
+        turn.completion.ids_T[: turn.reasoning_span[0]] for turn in turns if _has_reasoning(turn)
+    )
+
+
+def _trace(trajectory: Trajectory, place: Place, opening_T: IntArray) -> Trace:
     turn = trajectory.turns[place.turn - 1]
-    return Trace(turn.prompt_ids_T, turn.reasoning_ids_T, place, turn.images)
+    prompt_ids_T = np.concatenate([turn.prompt_ids_T, opening_T])
+    return Trace(prompt_ids_T, turn.reasoning_ids_T, place, turn.images)
 
 
-def _reasoned_turns(trajectory: Trajectory, group: int, member: int) -> list[Trace]:
+def _reasoned_turns(
+    trajectory: Trajectory, group: int, member: int, opening_T: IntArray
+) -> list[Trace]:
     return [
-        _trace(trajectory, Place(group, member, number))
+        _trace(trajectory, Place(group, member, number), opening_T)
         for number, turn in enumerate(trajectory.turns, 1)
-        if len(turn.reasoning_ids_T)
+        if _has_reasoning(turn)
     ]

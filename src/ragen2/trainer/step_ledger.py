@@ -56,6 +56,8 @@ NEEDS_SUCCESS = frozenset(
     }
 )
 """Metrics that mean nothing where only rewards are known, not whether a task was solved."""
+NEEDS_ENV = frozenset({"rollout/env_errors"})
+"""Metrics that mean nothing where no environment of ours is played."""
 _EMA_END = "/marginal_std_ema"
 
 
@@ -252,6 +254,8 @@ class StepLedger:
         if opened.no_success:
             found = {name: value for name, value in found.items() if name not in NEEDS_SUCCESS}
             absent |= dict.fromkeys(("rollout/success", "filter/difficulty"), opened.no_success)
+        if self.settings.replayer is None:
+            found = {name: value for name, value in found.items() if name not in NEEDS_ENV}
         finite = {name: value for name, value in found.items() if math.isfinite(value)}
         broken = {n: f"not finite: {value}" for n, value in found.items() if n not in finite}
         return finite, absent | broken

@@ -133,6 +133,7 @@ def test_a_run_with_evaluation_is_recorded_with_success(tmp_path):
         assert record.metrics["eval/success_low"] <= success <= record.metrics["eval/success_high"]
         assert success in {k / 8 for k in range(9)}
     assert sorted(first.seeds) == list(SEEDS)
+    assert first.metrics["rollout/env_errors"] == 0.0
     assert {"rollout/success", "filter/difficulty"} <= set(first.metrics)
     lines = (tmp_path / "out/ragen2/rollouts/step_000001.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]

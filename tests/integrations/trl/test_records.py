@@ -9,6 +9,7 @@ from typing import Any
 import jobs
 import numpy as np
 import pytest
+from datasets import Dataset
 from typer.testing import CliRunner
 
 from ragen2.cli.app import app
@@ -90,6 +91,36 @@ def test_what_is_logged_is_what_audit_finds_in_the_same_completions(done, log):
     assert ema[2] != plain[2]
 
 
+def paid_by_length(completions: list[Any], **_: Any) -> list[float]:
+    return [float(len(str(one)) % 2) for one in completions]
+
+
+@pytest.mark.parametrize("is_chat", [False, True], ids=["text", "chat"])
+def test_what_was_scored_whole_is_found_again_in_the_run_directory(tmp_path, is_chat):
+    """The model samples by itself, not at temperature 1, and all that it writes is scored."""
+    model = jobs.moved_model(tmp_path)
+    model.save_pretrained(tmp_path / "moved")
+    jobs.tokenizer().save_pretrained(tmp_path / "moved")
+    prompts = [jobs.prompt(number) for number in range(4)]
+    data = {"prompt": prompts if is_chat else [one[0]["content"] for one in prompts]}
+    jobs.run(
+        SNRGRPOTrainer,
+        tmp_path,
+        Dataset.from_dict(data),
+        paid_by_length,
+        model=model,
+        rollout_func=None,
+        temperature=0.7,
+        max_completion_length=12,
+        per_device_train_batch_size=16,
+        snr=SNRSettings(reasoning="all"),
+    )
+    (record,), (found,) = records(tmp_path), audited(tmp_path, "out/ragen2")
+    for name in MODEL_METRICS:
+        metric = f"collapse/first_turn/{name}"
+        assert found["metrics"][metric] == pytest.approx(record.metrics[metric], abs=1e-6), name
+
+
 def test_trl_logs_the_same_numbers(done):
     logged = json.loads((done / "out" / "ragen2" / "steps.jsonl").read_text().splitlines()[1])
     assert logged["metrics"]["filter/kept_ratio"] == 0.5
@@ -104,6 +135,7 @@ def test_what_trl_does_not_know_is_absent_and_not_made_up(done):
     (first, *_) = records(done)
     assert "rollout/success" not in first.metrics
     assert "success_reward" in first.absent["rollout/success"]
+    assert "rollout/env_errors" not in first.metrics
     lines = (done / "out" / "ragen2" / "rollouts" / "step_000001.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 16

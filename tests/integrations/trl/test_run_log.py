@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jobs
+import numpy as np
 import pytest
 
+from ragen2.backends.tokenizer import TemplateTokenizer
+from ragen2.diagnostics import Collapse, Surface
 from ragen2.errors import RunError
-from ragen2.integrations.trl.run_log import RunLog
+from ragen2.filtering import KeepAll
+from ragen2.integrations.trl.rows import Row, RowReader
+from ragen2.integrations.trl.run_log import RunLog, ScoredBatch
 from ragen2.integrations.trl.settings import SNRSettings
 from ragen2.runs.lock import LockedError
+from ragen2.types import Message
 
 
 def log_of(path: Path, **run: object) -> RunLog:
@@ -68,3 +75,40 @@ def test_a_checkpoint_whose_records_are_gone_is_refused(tmp_path):
         second.resume(tmp_path / "checkpoint-2")
     second.end()
     assert file.read_text().count("\n") == 1
+
+
+class Even:
+    """A scorer to which all is alike."""
+
+    def score(self, pairs, temperature=1.0):
+        return [-np.ones(len(pair.continuation_ids_T)) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("settings", "written", "is_told"),
+    [
+        (SNRSettings(diagnostics=(Collapse(),)), "just left", True),
+        (SNRSettings(diagnostics=(Collapse(),)), "<think>so</think>left", False),
+        (SNRSettings(diagnostics=(Collapse(),), reasoning="all"), "just left", False),
+        (SNRSettings(diagnostics=(Surface(),)), "just left", False),
+    ],
+)
+def test_completions_without_reasoning_are_told_once(tmp_path, caplog, settings, written, is_told):
+    words = TemplateTokenizer(jobs.tokenizer(), [2])
+    rows = [
+        Row((Message("user", one),), words.encode(one), words.encode(written)) for one in "aabb"
+    ]
+    reader = RowReader(words, words.eos_ids, settings.reasoning)
+    groups = reader.groups(rows, np.arange(4.0), 2)
+    log = RunLog(settings, tmp_path / "run", {"seed": 0}, seed=0, temperature=1.0)
+    log.start()
+    for step in (1, 2):
+        batch = ScoredBatch(groups, KeepAll().select(groups), knows_success=False)
+        log.scored(step, batch, Even())
+        log.close()
+    log.end()
+    line = (
+        "no completion of step 1 has reasoning in <think> tags, so collapse is not measured; "
+        'SNRSettings(reasoning="all") scores whole completions'
+    )
+    assert caplog.text.count(line) == int(is_told)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ragen2.policy import ChatTokenizer
-from ragen2.rollout.reply import ReplyFormat, reasoning_span
+from ragen2.rollout.reply import ReplyFormat, reasoning_span, tokens_around
 from ragen2.types import (
     Completion,
     Finish,
@@ -147,18 +147,8 @@ class RowReader:
         lead = tuple(self.tokenizer.encode(OPENING))
         if opening < 0 or 0 <= closing < opening:
             return _Opening(lead, 0, is_there=True)
-        return _Opening(lead, self._tokens_until(ids, opening + len(OPENING)), is_there=True)
-
-    def _tokens_until(self, ids: Sequence[int], characters: int) -> int:
-        """Fewest tokens whose text is this long."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if len(self.tokenizer.decode(list(ids[:middle]))) >= characters:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        skipped = tokens_around(np.array(ids), opening + len(OPENING), self.tokenizer)
+        return _Opening(lead, skipped, is_there=True)
 
     def _reply(self, completion: Completion, *, is_open: bool) -> tuple[Reply, tuple[int, int]]:
         text = completion.text.strip()

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from ragen2.config import WarningSettings
 from ragen2.diagnostics import Measured
 from ragen2.errors import RunError
+from ragen2.integrations.trl.rows import ENV
 from ragen2.integrations.trl.settings import SNRSettings
 from ragen2.policy import Scorer
 from ragen2.reading import read_json
@@ -79,6 +80,9 @@ class RunLog:
         self.asks_to_stop = False
         """Whether an alarm or an early stop has ended the run."""
         self._run_settings = run
+        self._seeks_tags = settings.reasoning == "think" and any(
+            one.needs_scorer for one in settings.diagnostics
+        )
         self._settings = LedgerSettings(
             settings.diagnostics,
             _with_response(settings),
@@ -153,6 +157,7 @@ class RunLog:
         is_first = self._step != step
         ledger = self._opened(step, "" if batch.knows_success else NO_SUCCESS)
         if is_first:
+            self._tell_without_reasoning(step, batch.groups)
             ledger.diagnose(batch.groups, scorer)
         ledger.filtered(batch.groups, batch.selection)
         return ledger.metrics if is_first else {}
@@ -183,6 +188,23 @@ class RunLog:
     def end(self) -> None:
         """Training is over, or broke off: another process may write to the run directory."""
         self._lock.release()
+
+    def _tell_without_reasoning(self, step: int, groups: Sequence[Group]) -> None:
+        """Say once that no completion has reasoning; episodes of our environments have their own format."""
+        turns = [
+            turn
+            for group in groups
+            if group.prompt.env == ENV
+            for one in group.trajectories
+            for turn in one.turns
+        ]
+        if self._seeks_tags and turns and not any(turn.reply.reasoning for turn in turns):
+            self._seeks_tags = False
+            logger.warning(
+                "no completion of step %d has reasoning in <think> tags, so collapse is not measured; "
+                'SNRSettings(reasoning="all") scores whole completions',
+                step,
+            )
 
     def _update_settings(self, run: RunDirectory) -> None:
         """The script decides: where its settings are not those of run.toml, say so and write them there."""
