@@ -599,6 +599,22 @@ def test_collapse_counts_runs_and_what_the_filter_saved(cell_of, claims_of):
     assert "rho/H(Z|X)" not in found  # the same in all runs: nothing to rank
 
 
+def test_arms_of_coefficients_are_analysed_each_by_itself(cell_of):
+    cells = [
+        cell_of(seed, success(seed, best), task="Box", filter=arm, coefficients=label)
+        for label, gain in (("paper", 0.2), ("zero", 0.1))
+        for arm, best in (("none", 0.3), ("top_p", 0.3 + gain))
+        for seed in SEEDS
+    ]
+    found = find_analysis("main_table")(Cells(cells))
+    claims = {claim.name: claim.estimate.value for claim in found.claims}
+    assert claims["gain/all/Box"] == pytest.approx(20.0)
+    assert claims["zero: gain/all/Box"] == pytest.approx(10.0)
+    assert [table.title[-7:] for table in found.tables] == ["(paper)"] * 2 + [" (zero)"] * 2
+    assert {figure.name for figure in found.figures} == {"gains-paper", "gains-zero"}
+    assert len(found.notes) == 1
+
+
 def test_the_summary_pairs_over_everything_else(cell_of, claims_of):
     cells = [
         cell_of(seed, success(seed, best), size=size, filter=arm)
