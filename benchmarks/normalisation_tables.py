@@ -1,4 +1,4 @@
-"""The numbers of results/experiments/plan.md from the committed records, paired by seed.
+"""The numbers and the figure of results/experiments/plan.md from the committed records, paired by seed.
 
 Usage: python benchmarks/normalisation_tables.py results/experiments/normalisation-small
 """
@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
+from committed_records import read_cells
+from ragen2.experiments.charts import curves_figure
 from ragen2.experiments.intervals import Estimate, mean_estimate, paired_estimate
+from ragen2.reports.figures import save_figure
 
 SUCCESS = "eval/success"
 POINTS = 100.0
@@ -183,5 +186,19 @@ def tables(folder: Path) -> str:
     )
 
 
+def save_curves(folder: Path) -> None:
+    """Held-out success of the four arms under the dense reward, means over seeds."""
+    dense = read_cells(folder).where(reward="dense")
+    arms = {
+        f"{advantage}, {'no filter' if kept == 'none' else 'filter'}": dense.where(
+            advantage=advantage, filter=kept
+        )
+        for advantage, kept in product(("divided", "centred"), ("none", "top_p"))
+    }
+    chart = curves_figure("Held-out success, dense reward", arms, SUCCESS, "%", POINTS)
+    save_figure([chart], folder / "figures" / "dense.png", "png")
+
+
 if __name__ == "__main__":
     print(tables(Path(sys.argv[1])))
+    save_curves(Path(sys.argv[1]))

@@ -239,6 +239,7 @@ def ppo_run(tmp_path_factory) -> Path:
         "probe.buckets": 2,
         "curriculum.mode": "adaptive",
         "evaluation.tasks": 1,
+        "evaluation.second_temperature": 0.5,
         "evaluation.probe_prompts": 0,
     }
     overrides = [f"--set={name}={value}" for name, value in settings.items()]

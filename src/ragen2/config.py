@@ -55,6 +55,7 @@ from ragen2.diagnostics import (
 )
 from ragen2.diagnostics.judging.warning import EarlyWarning
 from ragen2.envs import Env, FrozenLake
+from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.errors import ConfigError
 from ragen2.filtering import Filter, TopP
 from ragen2.rollout.prompts import PromptSettings, taught_prompt
@@ -72,11 +73,21 @@ class Evaluation(Settings):
         20, ge=1, description="evaluated at steps that are multiples of this, and at both ends"
     )
     tasks: int = Field(256, ge=1, le=100_000, description="held-out tasks, the same every time")
+    own_tasks: bool = Field(
+        False, description="whether each run seed has held-out tasks of its own, not all the same"
+    )
     temperature: float = Field(1.0, gt=0.0, le=10.0, description="sampling temperature")
+    second_temperature: float = Field(
+        0.0, ge=0.0, le=10.0, description="the same tasks again at this temperature; 0 is off"
+    )
     probe_prompts: int = Field(
         8, ge=0, le=100_000, description="held-out prompts cross-scored every time; 0 is off"
     )
     probe_traces: int = Field(8, ge=2, le=10_000, description="replies to each of them")
+
+    def first_task(self, seed: int) -> int:
+        """The number of a run's first held-out task; seeds far apart share theirs when all are used up."""
+        return seed % (HELD_OUT_SEEDS // self.tasks) * self.tasks if self.own_tasks else 0
 
     @field_validator("probe_prompts")
     @classmethod

@@ -57,18 +57,18 @@ def test_a_dry_run_prices_every_cell(name, scale, tmp_path):
 
 def test_a_dry_run_of_the_papers_settings_tells_sizes_and_hours():
     told = invoke("main_table", "--scale", "full", "--dry-run")
-    assert "60 cells, 180 runs, 0 models to make first" in told
+    assert "120 cells, 360 runs, 0 models to make first" in told
     row = next(line for line in told.splitlines() if "qwen2.5-7b" in line)
     assert "7,615.5M" in row
     assert re.search(r"400 +8 x 16", row)
-    assert "8 cells need more than the 139 GiB of one H200: train their run files with" in told
+    assert "16 cells need more than the 139 GiB of one H200: train their run files with" in told
 
 
 def test_seeds_and_settings_are_those_asked_for():
     told = invoke("level", "--seeds", "2", "--set", "steps=7", "--dry-run")
-    assert "12 runs" in told
+    assert "24 runs" in told
     rows = [line for line in told.splitlines() if line.startswith("algorithm=ppo")]
-    assert {tuple(line.split()[3:5]) for line in rows} == {("2", "7")}
+    assert {tuple(line.split()[4:6]) for line in rows} == {("2", "7")}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from made_runs import run_of
 from ragen2.errors import ConfigError
 from ragen2.experiments.cells import (
     Cells,
+    area,
     average,
     averaged,
     change,
@@ -24,23 +25,35 @@ from ragen2.experiments.cells import (
     training_seconds,
 )
 
-CURVE = run_of({"m": [1.0, None, 5.0, 3.0, 2.0, 4.0], "eval/success": [0.2, 0.6, 0.5]})
+CURVE = run_of(
+    {
+        "m": [1.0, 2.0, None, 6.0, 3.0, 2.0, 9.0, 9.0, 9.0, 9.0, 5.0, 3.0, 4.0],
+        "sparse": [None, 8.0, None, None, None, None, 1.0],
+        "eval/success": [0.7, None, None, None, 0.6, None, None, None, None, None, None, None, 0.5],
+    }
+)
+"""Twelve steps: the first three and the last three are its ends."""
 
 
 @pytest.mark.parametrize(
     ("measure", "value"),
     [
-        (peak("m"), 5.0),
+        (peak("m"), 9.0),
         (first("m"), 1.0),
         (final("m"), 4.0),
-        (late("m"), 3.0),  # 3, 2, 4
-        (early("m"), 3.0),  # 1, 5, 3
-        (average("m"), 3.0),
-        (change("m"), 0.0),  # (2 + 4) / 2 - (1 + 5) / 2: halves do not overlap
+        (late("m"), 4.0),  # steps 10 to 12
+        (early("m"), 3.0),  # steps 0, 1 and 3; nothing was measured at 2
+        (average("sparse"), 4.5),
+        (change("m"), 1.0),
         (gain("m"), 3.0),
-        (peak(), 0.6),
-        (gain(), 0.3),
+        (peak(), 0.6),  # not 0.7, which is before training
+        (area(), (4 * 0.65 + 8 * 0.55) / 12),
+        (gain(), -0.2),
+        (early("sparse"), 8.0),
+        (late("sparse"), None),  # step 6 is not the end
+        (change("sparse"), None),
         (peak("absent"), None),
+        (area("absent"), None),
         (change("absent"), None),
         (late("absent"), None),
     ],
@@ -49,16 +62,21 @@ def test_a_measure_of_a_run(measure, value):
     assert measure(CURVE) == (None if value is None else pytest.approx(value))
 
 
-def test_a_change_needs_two_measurements():
-    assert change("m")(run_of({"m": [1.0]})) is None
-    assert change("m")(run_of({"m": [1.0, 4.0]})) == 3.0
+def test_an_end_is_never_read_before_the_first_update():
+    assert late("m")(run_of({"m": [None, 1.0]})) is None
+    assert change("m")(run_of({"m": [None, 1.0]})) is None
+    assert change("m")(run_of({"m": [None, 1.0, 4.0]})) == 3.0
+
+
+def test_a_peak_needs_an_evaluation_after_the_start():
+    assert peak()(run_of({"eval/success": [0.4]})) is None
 
 
 def test_a_change_may_be_told_over_the_steps_that_another_metric_has():
-    run = run_of({"m": [1.0, 2.0, 4.0, 8.0, 16.0], "n": [0.0, None, 0.0, None, None]})
-    assert change("m")(run) == 10.5  # (8 + 16) / 2 - (1 + 2) / 2
-    assert change("m", beside="n")(run) == 3.0  # 4 - 1
-    assert change("m", beside="absent")(run) is None
+    ends = [1.0, 2.0, 4.0] + [0.0] * 6 + [8.0, 16.0, 32.0, 64.0]
+    run = run_of({"m": ends, "n": [None, 0.0] + [None] * 9 + [0.0, None]})
+    assert change("m")(run) == 112.0 / 3.0 - 7.0 / 4.0
+    assert change("m", beside="n")(run) == 30.0  # 32 - 2
 
 
 def test_training_time_is_rollout_and_update_after_the_first_step():
@@ -80,7 +98,7 @@ def test_a_gain_is_filtered_less_unfiltered_at_the_peak_in_points(cell_of):
             cell_of(1, {"eval/success": [0.1, 0.3, 0.3]}, filter="none"),
         ]
     )
-    at_peak, at_end = filter_gain(cells, "top_p"), filter_gain(cells, "top_p", at_peak=False)
+    at_peak, at_end = filter_gain(cells, "top_p"), filter_gain(cells, "top_p", final())
     assert (at_peak.value, at_peak.num) == (pytest.approx(15.0), 2)  # +20 and +10
     assert at_end.value == pytest.approx(15.0)  # +20 and +10
     assert difference(cells, "filter", "none", "top_p", peak()).value == pytest.approx(-0.15)

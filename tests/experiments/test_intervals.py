@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.experiments.intervals import (
     Estimate,
-    bootstrap_estimate,
-    grouped_spearman_estimate,
+    clustered_spearman,
     mean_estimate,
     paired_estimate,
     share_estimate,
@@ -76,16 +76,31 @@ def test_a_share_of_all_runs_still_has_an_interval_with_width():
     assert share_estimate([]) is None
 
 
-def test_a_bootstrap_draws_inside_each_stratum():
-    found = bootstrap_estimate(
-        [[0.0] * 4, [10.0] * 4], lambda rows: sum(map(sum, rows)) / 8.0, "strata"
-    )
-    assert (found.value, found.low, found.high, found.num) == (5.0, 5.0, 5.0, 8)
+def test_samples_are_drawn_inside_each_stratum():
+    """Each stratum is in perfect order, and so is every sample of it; mixed up they would not be."""
+    up = [(float(x), float(x)) for x in range(6)]
+    higher = [(x, y + 100.0) for x, y in up]
+    found = spearman_estimate([up, higher], "strata")
+    assert (found.value, found.low, found.high, found.num) == pytest.approx((1.0, 1.0, 1.0, 12))
 
 
-def test_a_statistic_that_seldom_exists_has_no_interval():
-    found = bootstrap_estimate([[1, 2, 3]], lambda rows: 1.0 if rows[0] == [1, 2, 3] else None, "x")
-    assert (found.value, found.low, found.high) == (1.0, None, None)
+def test_a_correlation_that_many_samples_lack_has_no_interval():
+    """Only the samples that hold the last pair have anything to rank."""
+    found = spearman_estimate([[*((float(x), 0.0) for x in range(9)), (9.0, 1.0)]], "one")
+    assert (found.low, found.high, found.num) == (None, None, 10)
+
+
+def test_all_samples_at_once_are_ranked_as_one_by_one():
+    rng = np.random.default_rng(3)
+    arms = [
+        [(x + rng.normal(), round(rng.normal() + x / 4.0, 0)) for _ in range(2)] for x in range(12)
+    ]
+    found = clustered_spearman([arms], "arms").total
+    slow = []
+    for _ in range(1000):
+        pairs = [pair for place in rng.integers(12, size=12) for pair in arms[place]]
+        slow.append(rank_correlation([x for x, _ in pairs], [y for _, y in pairs]))
+    assert (found.low, found.high) == pytest.approx(np.quantile(slow, [0.025, 0.975]), abs=0.06)
 
 
 def test_a_perfect_order_is_a_correlation_of_one_and_its_reverse_of_minus_one():
@@ -122,8 +137,19 @@ def test_few_pairs_in_perfect_order_have_no_interval():
 def test_pairs_that_are_alike_do_not_shorten_an_interval():
     rng = np.random.default_rng(2)
     groups = [[(float(x), float(x + 4.0 * rng.normal()))] for x in range(12)]
-    once = grouped_spearman_estimate(groups, "groups", "cells")
-    copied = grouped_spearman_estimate([one * 5 for one in groups], "groups", "cells")
+    once = clustered_spearman([groups], "groups", "cells").total
+    copied = clustered_spearman([[one * 5 for one in groups]], "groups", "cells").total
     assert (copied.num, copied.how) == (12, "bootstrap over cells")
     assert copied.value == pytest.approx(once.value, abs=0.01)
     assert copied.high - copied.low == pytest.approx(once.high - once.low, abs=0.02)
+
+
+def test_what_arms_share_and_what_their_runs_do_apart_are_told_apart():
+    """Arms rise together; inside each of them the runs fall."""
+    arms = [[(10.0 * arm + run, 10.0 * arm - run) for run in range(3)] for arm in range(12)]
+    found = clustered_spearman([arms], "opposed")
+    assert found.total.value > 0.9
+    assert found.between.value == 1.0
+    assert found.within.value == pytest.approx(-1.0)
+    few = clustered_spearman([arms[:9]], "few")
+    assert (few.between.value, few.between.low, few.between.num) == (1.0, None, 9)

@@ -68,12 +68,12 @@ def test_all_files_are_written_and_agree(plan):
     data = json.loads((plan.folder / "table.json").read_text())
     claim = data["claims"]["filter.mass 0.9 less 0.5"]
     assert (claim["value"], claim["num"]) == (pytest.approx(20.0), 2)
-    assert data["paper"][0]["verdict"] == "reproduced"
+    assert data["paper"][0]["verdict"] == "supports"
     text = (plan.folder / "table.md").read_text()
     assert text.startswith(
         "# Mine\n\nDoes it work?\n\nScale own; 4 runs (4 finished, 0 failed); seeds 0, 1."
     )
-    assert "| more mass | better | 20.0 [20.0, 20.0] points | 2 | reproduced |" in text
+    assert "| more mass | better | 20.0 [20.0, 20.0] points | 2 | supports |" in text
     lines = list(csv.DictReader(io.StringIO((plan.folder / "table.csv").read_text())))
     (peak,) = [one for one in lines if one["column"] == "peak, %" and one["row"] == "1"]
     assert float(peak["value"]) == pytest.approx(30.5)

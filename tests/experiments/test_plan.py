@@ -85,8 +85,32 @@ def test_cells_with_the_same_settings_share_a_run():
 
 def test_experiments_share_runs_with_each_other():
     table = {job.folder for job in make_plan("main_table", scale="tiny", out=OUT).jobs}
-    dynamics = {job.folder for job in make_plan("dynamics", scale="tiny", out=OUT).jobs}
-    assert dynamics < table
+    cells = make_plan("dynamics", scale="tiny", out=OUT).cells
+    alone = {cell.labels["coefficients"] for cell in cells if cell.job.folder not in table}
+    assert alone == {"with_kl"}  # the arm that the table does not have
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "name", ["main_table", "dynamics", "level", "quartiles", "noise", "compute"]
+)
+def test_the_papers_bonus_comes_first_and_none_is_an_arm(name, scale):
+    found = {}
+    for cell in make_plan(name, scale=scale, out=OUT).cells:
+        algorithm = cell.job.config.algorithm
+        told = (algorithm.entropy_coefficient, algorithm.kl_coefficient)
+        assert found.setdefault(cell.labels["coefficients"], told) == told
+    with_kl = {"with_kl": (0.001, 0.001)} if name == "dynamics" else {}
+    assert found == {"paper": (0.001, 0.0), **with_kl, "zero": (0.0, 0.0)}
+    assert next(iter(found)) == "paper"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_runs_to_come_are_judged_on_512_tasks_of_their_own_at_two_temperatures(scale):
+    for cell in make_plan("main_table", scale=scale, out=OUT).cells:
+        settings = cell.job.config.evaluation
+        assert (settings.tasks, settings.first_task(cell.seed)) == (512, 512 * cell.seed)
+        assert {settings.temperature, settings.second_temperature} == {0.5, 1.0}
 
 
 def test_a_warm_start_is_made_once_for_all_runs_that_begin_with_it():

@@ -139,6 +139,7 @@ def test_machines_and_rollout_engine():
         ("model.engine=server", 'model.engine is "server"'),
         ("model.engine_memory=8.0", "model.engine_memory is 8"),
         ("probe.every=5", "probe.every is 5"),
+        ("evaluation.second_temperature=0.5", "evaluation.second_temperature is 0.5"),
         ("curriculum.mode=adaptive", "curriculum.mode is 'adaptive'"),
     ],
 )
@@ -188,6 +189,10 @@ def test_held_out_rows_are_evaluation_and_then_the_probe_set(tmp_path):
         ("probe", 0, 5),
         ("probe", 1, 5),
     ]
+    own = load_run(None, [*more, "evaluation.own_tasks=true", "seed=2"])
+    (tmp_path / "own.toml").write_text(dump_config(own))
+    rows = TaskDataset(str(tmp_path / "own.toml") + "#held-out")
+    assert [row["task"] for row in rows] == [6, 7, 8, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +231,7 @@ READ_BY_THE_JOB = {
         *("credit_to", "turn_gamma", "overlong_buffer", "scale_by_std"),
         *("gamma", "lam", "whiten", "bi_level", "baseline"),
     },
-    "evaluation": {"tasks", "probe_prompts", "probe_traces"},
+    "evaluation": {"own_tasks", "tasks", "probe_prompts", "probe_traces"},
     "checkpoints": {"rollouts_every"},
 }
 """Not settings of verl: our own code reads them, inside the job or while it is described."""

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen2.backends.scripted import ScriptedPolicy
-from ragen2.config import RunConfig
+from ragen2.config import Evaluation, RunConfig
 from ragen2.diagnostics.metrics.collapse import measured_scopes
 from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
 from ragen2.rollout import Rollout
-from ragen2.trainer.evaluate import assess, evaluate, evaluation_metrics
+from ragen2.trainer.evaluate import assess, evaluate, evaluate_run, evaluation_metrics
 
 ENV = Bandit(risky_chance=1.0)
 ROLLOUT = Rollout(actions_per_turn=1)
@@ -26,6 +26,9 @@ def first_arm(prompt: str, rng: np.random.Generator) -> str:
     """Says which arms it is shown, and takes the first."""
     arms = prompt.rpartition("Arms: ")[2].split("assistant", maxsplit=1)[0].strip()
     return f"{arms}</think><answer>{arms.split(',')[0]}</answer>"
+
+
+GROUNDED = ScriptedPolicy(first_arm, lambda prompt, text: -0.5 if text in prompt else -3.0)
 
 
 def test_it_plays_each_held_out_task_once():
@@ -63,6 +66,38 @@ def test_format_validity_is_left_out_when_nothing_was_written():
 def test_more_tasks_than_are_held_out_are_refused():
     with pytest.raises(ValueError, match=f"there are {HELD_OUT_SEEDS} held-out tasks"):
         evaluate(ENV, ScriptedPolicy(first_arm), ROLLOUT, tasks=HELD_OUT_SEEDS + 1)
+
+
+def test_each_run_seed_may_have_held_out_tasks_of_its_own():
+    settings = Evaluation(tasks=20, own_tasks=True)
+    assert [settings.first_task(seed) for seed in (0, 1, 7)] == [0, 20, 140]
+    assert settings.first_task(HELD_OUT_SEEDS // 20) == 0  # all are used up
+    assert Evaluation(tasks=20).first_task(7) == 0
+    own = assess(config().model_copy(update={"seed": 3, "evaluation": settings}), GROUNDED)
+    assert [group.prompt.seed for group in own.evaluated] == list(range(60, 80))
+    with pytest.raises(ValueError, match="held-out tasks"):
+        evaluate(ENV, ScriptedPolicy(first_arm), ROLLOUT, tasks=2, first=HELD_OUT_SEEDS - 1)
+
+
+def test_the_same_tasks_are_played_again_at_a_second_temperature(monkeypatch):
+    played = []
+
+    def fake(env, policy, rollout, **asked):
+        played.append((rollout.temperature, asked["tasks"], asked["first"]))
+        return {"eval/success": rollout.temperature, "eval/success_low": 0.0, "eval/turns": 1.0}, []
+
+    monkeypatch.setattr("ragen2.trainer.evaluate.evaluate", fake)
+    asked = {"tasks": 20, "probe_prompts": 0}
+    run = RunConfig(env=ENV, evaluation=asked)
+    assert evaluate_run(run, GROUNDED, None) == {
+        "eval/success": 1.0, "eval/success_low": 0.0, "eval/turns": 1.0,
+    }  # fmt: skip
+    twice = RunConfig(env=ENV, evaluation={**asked, "second_temperature": 0.5})
+    assert evaluate_run(twice, GROUNDED, None) == {
+        "eval/success": 1.0, "eval/success_low": 0.0, "eval/turns": 1.0,
+        "eval/second_success": 0.5, "eval/second_success_low": 0.0,
+    }  # fmt: skip
+    assert played == [(1.0, 20, 0), (1.0, 20, 0), (0.5, 20, 0)]
 
 
 def test_success_counts_every_member_of_a_group(group_of):

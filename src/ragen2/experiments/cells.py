@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from ragen2.errors import ConfigError
+from ragen2.experiments.findings import Claim, claimed
 from ragen2.experiments.intervals import Estimate, mean_estimate, paired_estimate
 from ragen2.reports.load import Run
 
@@ -15,8 +17,8 @@ SUCCESS = "eval/success"
 SCOPE = "collapse/first_turn/"
 MI, ENTROPY = f"{SCOPE}mi_estimate", f"{SCOPE}conditional_entropy"
 RETRIEVAL = f"{SCOPE}retrieval_above_chance"
-LAST = 3
-"""Newest measurements whose mean is what a run ended with."""
+WINDOW = 3
+"""Steps that are a run's beginning, and its end: a single measurement is noisy."""
 Measure = Callable[[Run], float | None]
 NONE = "none"
 """Label of the arm without a filter."""
@@ -32,6 +34,11 @@ class CellRun:
     seed: int
     name: str
     run: Run
+
+    @property
+    def arm(self) -> str:
+        """Its name without the seed: what the runs of one arm share."""
+        return self.name.rpartition("-seed")[0] or self.name
 
     def has(self, **labels: str) -> bool:
         """Whether its labels are these."""
@@ -115,10 +122,26 @@ class Cells:
 
 
 def peak(metric: str = SUCCESS) -> Measure:
-    """The best of all measurements, the one before training among them."""
+    """The best measurement after step 0, which is before training."""
 
     def found(run: Run) -> float | None:
-        return max(run.series(metric).values, default=None)
+        series = run.series(metric)
+        points = zip(series.steps, series.values, strict=True)
+        return max((value for step, value in points if step > 0), default=None)
+
+    return found
+
+
+def area(metric: str = SUCCESS) -> Measure:
+    """Mean height of the curve, by trapezoids from the first measurement to the last."""
+
+    def found(run: Run) -> float | None:
+        series = run.series(metric)
+        points = list(zip(series.steps, series.values, strict=True))
+        if len(points) < 2:
+            return None
+        total = sum((b[0] - a[0]) * (a[1] + b[1]) / 2.0 for a, b in pairwise(points))
+        return total / (points[-1][0] - points[0][0])
 
     return found
 
@@ -143,24 +166,17 @@ def final(metric: str = SUCCESS) -> Measure:
     return found
 
 
-def late(metric: str) -> Measure:
-    """Mean of the last measurements: a single one is noisy."""
-
-    def found(run: Run) -> float | None:
-        values = run.series(metric).values[-LAST:]
-        return float(np.mean(values)) if values else None
-
-    return found
-
-
 def early(metric: str) -> Measure:
-    """Mean of the first measurements."""
+    """Mean over the first three steps of a run."""
+    return lambda run: _mean_of(_early(run, metric))
 
-    def found(run: Run) -> float | None:
-        values = run.series(metric).values[:LAST]
-        return float(np.mean(values)) if values else None
 
-    return found
+def late(metric: str) -> Measure:
+    """Mean over the last three steps of a run; None where nothing was measured there.
+
+    Step 1 never counts: its rollouts are sampled before the first update.
+    """
+    return lambda run: _mean_of(_late(run, metric))
 
 
 def average(metric: str) -> Measure:
@@ -174,21 +190,16 @@ def average(metric: str) -> Measure:
 
 
 def change(metric: str, *, beside: str = "") -> Measure:
-    """From the first measurements to the last; None where the two would share one.
+    """From the first three steps of a run to the last three; None where either has no measurement.
 
     Only steps count at which ``beside`` was measured too: what is measured at every step and what is
     measured at every fifth change over the same window then.
     """
 
     def found(run: Run) -> float | None:
-        series = run.series(metric)
-        shared = set(run.series(beside or metric).steps)
-        points = zip(series.steps, series.values, strict=True)
-        values = [value for step, value in points if step in shared]
-        if len(values) < 2:
-            return None
-        count = min(LAST, len(values) // 2)
-        return float(np.mean(values[-count:]) - np.mean(values[:count]))
+        before = _mean_of(_early(run, metric, beside))
+        after = _mean_of(_late(run, metric, beside))
+        return None if before is None or after is None else after - before
 
     return found
 
@@ -242,18 +253,32 @@ def first_filter(cells: Cells) -> str:
     return (filters(cells) or ["top_p"])[0]
 
 
-def seed_gains(cells: Cells, arm: str) -> dict[int, float]:
-    """Peak held-out success with a filter less without, of each seed that has both."""
-    with_filter = cells.where(filter=arm).by_seed(peak(SUCCESS))
-    without = cells.where(filter=NONE).by_seed(peak(SUCCESS))
+def seed_gains(cells: Cells, arm: str, measure: Measure | None = None) -> dict[int, float]:
+    """Held-out success with a filter less without, of each seed that has both; at the peak if not said."""
+    read = measure or peak(SUCCESS)
+    with_filter = cells.where(filter=arm).by_seed(read)
+    without = cells.where(filter=NONE).by_seed(read)
     shared = sorted(with_filter.keys() & without.keys())
     return {seed: with_filter[seed] - without[seed] for seed in shared}
 
 
-def filter_gain(cells: Cells, arm: str, *, at_peak: bool = True) -> Estimate | None:
-    """Points of held-out success that a filter adds, at the best or at the last evaluation."""
-    measure = peak(SUCCESS) if at_peak else final(SUCCESS)
-    return difference(cells, "filter", arm, NONE, measure, POINTS)
+def filter_gain(cells: Cells, arm: str, measure: Measure | None = None) -> Estimate | None:
+    """Points of held-out success that a filter adds; at the peak if not said."""
+    return difference(cells, "filter", arm, NONE, measure or peak(SUCCESS), POINTS)
+
+
+def success_claims(name: str, find: Callable[[Measure], Estimate | None]) -> list[Claim]:
+    """A comparison of success in points, read three ways.
+
+    ``NAME`` is at the peak, as the paper has it; ``NAME/end`` at the last evaluation; ``NAME/area`` over
+    the mean height of the curve, which a single lucky evaluation hardly moves.
+    """
+    readings = {"": peak(SUCCESS), "/end": final(SUCCESS), "/area": area(SUCCESS)}
+    return [
+        claim
+        for ending, measure in readings.items()
+        for claim in claimed(f"{name}{ending}", find(measure), "points", 1)
+    ]
 
 
 def level(cells: Cells, measure: Measure, factor: float = 1.0) -> Estimate | None:
@@ -268,6 +293,31 @@ def averaged(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
         return {}
     shared = set.intersection(*(set(part) for part in parts))
     return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(shared)}
+
+
+def _early(run: Run, metric: str, beside: str = "") -> list[float]:
+    return [value for step, value in _shared(run, metric, beside) if step <= _width(run)]
+
+
+def _late(run: Run, metric: str, beside: str = "") -> list[float]:
+    after = max(run.records[-1].step - _width(run), 1) if run.records else 0
+    return [value for step, value in _shared(run, metric, beside) if step > after]
+
+
+def _shared(run: Run, metric: str, beside: str) -> list[tuple[int, float]]:
+    series = run.series(metric)
+    there = set(run.series(beside or metric).steps)
+    points = zip(series.steps, series.values, strict=True)
+    return [(step, value) for step, value in points if step in there]
+
+
+def _width(run: Run) -> int:
+    """Of a run's ends, which do not overlap."""
+    return max(min(WINDOW, run.records[-1].step // 2), 1) if run.records else 0
+
+
+def _mean_of(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -131,6 +131,7 @@ def run_cost(config: RunConfig, shape: ModelShape, device: Device) -> RunCost:
         config, shape, device, episodes * length
     )
     evaluations = 2 + config.steps // config.evaluation.every
+    evaluations *= 2 if config.evaluation.second_temperature else 1
     tasks = config.evaluation.tasks
     held_out = evaluations * _write_seconds(shape, device, tasks, turns, reply, length)
     return RunCost(

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ragen2.diagnostics.statistics.resampling import student_quantile
 from ragen2.experiments.grid import PaperRow
 from ragen2.experiments.intervals import Estimate
 from ragen2.reports.figures import NamedFigure
 
 Entry = str | float | int | Estimate | None
-ClaimVerdict = Literal["reproduced", "not", "different", "measured", "no estimate", "not run"]
+ClaimVerdict = Literal[
+    "supports",
+    "excludes",
+    "undecided",
+    "as expected, no effect",
+    "measured",
+    "no estimate",
+    "not run",
+]
+OVER = re.compile(r"over (?:paired )?(\w+)")
+"""What an estimate's interval draws or averages: seeds, runs, arms, cells."""
+NUMBER, WORDS_ALONE = "the paper's number", "what the paper says"
+MOST_NEEDED = 1000
+"""Seeds beyond which a number of them is not worth telling."""
 Labels = Mapping[str, str]
 EMPTY = "-"
 
@@ -85,27 +101,87 @@ def claimed(name: str, estimate: Estimate | None, unit: str, digits: int = 2) ->
 def verdict(
     row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN
 ) -> ClaimVerdict:
-    """Whether the interval lies where the paper's number puts it.
+    """What the interval says about the paper's number.
 
-    ``reproduced``: the whole interval on the paper's side of 0, or within the margin around 0 where the paper
-    says that there is nothing; ``different``: wholly elsewhere; ``not``: it cannot tell, or there is none.
-    ``measured`` is what the paper left open; ``no estimate``: the runs are finished and do not give it.
+    ``supports``: the whole interval lies on the paper's side of 0. ``excludes``: the paper's number lies
+    outside of it, or the whole interval on the other side where the paper gives a direction alone. ``as
+    expected, no effect``: the paper says that there is nothing, and the interval lies within the margin
+    around 0. ``undecided``: none of these, or no interval. ``measured`` is what the paper left open;
+    ``no estimate``: the runs are finished and do not give it.
     """
     if estimate is None:
         return coverage.without_estimate(row.claim)
     if row.expects == "open":
         return "measured"
     if estimate.low is None or estimate.high is None:
-        return "not"
+        return "undecided"
     if row.expects == "near" and row.within is not None:
         if -row.within <= estimate.low and estimate.high <= row.within:
-            return "reproduced"
+            return "as expected, no effect"
         is_apart = estimate.low > row.within or estimate.high < -row.within
-        return "different" if is_apart else "not"
+        return "excludes" if is_apart else "undecided"
     expected, other = estimate.is_above, estimate.is_below
     if row.expects == "below":
         expected, other = other, expected
-    return "reproduced" if expected else "different" if other else "not"
+    if expected:
+        return "supports"
+    return "excludes" if other or not _holds(estimate, row.value) else "undecided"
+
+
+def decision(row: PaperRow, estimate: Estimate | None, coverage: Coverage = NOTHING_RUN) -> str:
+    """The verdict with what goes with it: how large against the paper's number, or how many would decide."""
+    word = verdict(row, estimate, coverage)
+    if estimate is None:
+        return word
+    if word == "supports" and row.value is not None and not _holds(estimate, row.value):
+        return (
+            f"{word}, {'more' if abs(estimate.value) > abs(row.value) else 'less'} than its number"
+        )
+    if word == "excludes":
+        return f"{word} {WORDS_ALONE if row.value is None else NUMBER}"
+    if word == "undecided":
+        return f"{word}; {_would_decide(row, estimate)}"
+    return word
+
+
+def num_needed(row: PaperRow, estimate: Estimate) -> int | None:
+    """Seeds, runs or arms after which the interval is too short to be undecided, if they scatter as these.
+
+    Too short to hold both 0 and the paper's number; 0 and the margin, where the paper says that there is
+    nothing; and where it gives a direction alone, too short to hold 0 if the value stays. None without an
+    interval, or where no number within reason would do.
+    """
+    if estimate.low is None or estimate.high is None or estimate.num < 2:
+        return None
+    told_apart = row.within if row.expects == "near" else row.value
+    apart = abs(told_apart) / 2.0 if told_apart else abs(estimate.value)
+    half = (estimate.high - estimate.low) / 2.0
+    by_seeds = estimate.how.startswith("t ")
+    scatter = half * math.sqrt(estimate.num) / _quantile(estimate.num, by_seeds)
+    for num in range(estimate.num + 1, MOST_NEEDED + 1):
+        if _quantile(num, by_seeds) * scatter / math.sqrt(num) <= apart:
+            return num
+    return None
+
+
+def _quantile(num: int, by_seeds: bool) -> float:
+    return student_quantile(num - 1.0) if by_seeds else 1.96
+
+
+def _would_decide(row: PaperRow, estimate: Estimate) -> str:
+    if estimate.low is None:
+        return "no interval"
+    found = OVER.search(estimate.how)
+    what = found[1] if found else "values"
+    needed = num_needed(row, estimate)
+    return f"{needed} {what} would decide" if needed else f"over {MOST_NEEDED} {what} would decide"
+
+
+def _holds(estimate: Estimate, value: float | None) -> bool:
+    """Whether a number lies in the interval; one that is not given does."""
+    if value is None or estimate.low is None or estimate.high is None:
+        return True
+    return estimate.low <= value <= estimate.high
 
 
 def paper_table(
@@ -163,6 +239,7 @@ def findings_data(
             {
                 **row.model_dump(exclude={"only"}),
                 "verdict": verdict(row, known.get(row.claim), coverage),
+                "decision": decision(row, known.get(row.claim), coverage),
             }
             for row in rows
         ],
@@ -175,7 +252,7 @@ def _paper_row(row: PaperRow, claim: Claim | None, coverage: Coverage) -> tuple[
         why = coverage.without_estimate(row.claim)
         return row.about, row.says or EMPTY, why, EMPTY, why
     ours = f"{estimate_text(claim.estimate, claim.digits)} {claim.unit}".strip()
-    return row.about, row.says or EMPTY, ours, claim.estimate.num, verdict(row, claim.estimate)
+    return row.about, row.says or EMPTY, ours, claim.estimate.num, decision(row, claim.estimate)
 
 
 def _escaped(text: str) -> str:

@@ -66,6 +66,9 @@ class PaperRow(Settings):
     expects: Literal["above", "below", "near", "open"] = Field(
         description="the side of 0 that the paper's value, or its argument, puts it on; open: it says nothing"
     )
+    value: float | None = Field(
+        None, description="the paper's number, in the unit of ours; none where it has words alone"
+    )
     within: float | None = Field(
         None, gt=0.0, description="for near: distance from 0 up to which a number counts as none"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,14 +12,14 @@ import numpy as np
 from ragen2.diagnostics.statistics.rank_test import rank_correlation
 from ragen2.diagnostics.statistics.resampling import student_quantile, wilson_of_trials
 from ragen2.seeding import stream
+from ragen2.types import FloatArray
 
-DRAWS = 2000
+DRAWS = 10_000
 """Bootstrap samples."""
 FEWEST_FINITE = 0.9
 """Share of bootstrap samples whose statistic must exist for an interval to be given."""
 FEWEST_PAIRS = 10
 """Of a rank correlation with an interval: samples of fewer are too much alike, and its interval too short."""
-Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)
 ValuePair = tuple[float, float]
 
@@ -83,57 +83,100 @@ def share_estimate(marks: Sequence[bool]) -> Estimate | None:
     return Estimate(share, *wilson_of_trials(share, len(marks)), len(marks), "Wilson over runs")
 
 
-def bootstrap_estimate(
-    rows: Sequence[Sequence[Row]],
-    statistic: Callable[[Sequence[Sequence[Row]]], float | None],
-    name: str,
-    of: str = "runs",
+def spearman_estimate(
+    strata: Sequence[Sequence[ValuePair]], name: str, of: str = "runs"
 ) -> Estimate | None:
-    """A statistic of strata of rows, with a percentile interval: rows are drawn anew in each stratum.
+    """Spearman's correlation inside each stratum, averaged by size; None below 3 pairs in all of them.
 
-    Samples in which the statistic does not exist are left out; where they are more than a tenth, no
-    interval is given. ``of`` says what a row is.
+    Its percentile interval draws pairs anew in each stratum. Samples without a correlation are left out;
+    where they are more than a tenth, no interval is given. ``of`` says what a pair is.
     """
-    value = statistic(rows)
+    alone = [[[pair] for pair in one] for one in strata if _spearman([one]) is not None]
+    return _of_arms(alone, name, of)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteredCorrelation:
+    """Spearman's correlation of runs that come in arms: over all of them, between arms and inside them."""
+
+    total: Estimate | None
+    between: Estimate | None
+    """Of the arms' means."""
+    within: Estimate | None
+    """Of what is left of each run when its arm's mean is taken off."""
+
+
+Arms = Sequence[Sequence[ValuePair]]
+
+
+def clustered_spearman(strata: Sequence[Arms], name: str, of: str = "arms") -> ClusteredCorrelation:
+    """Ranked inside each stratum of arms; whole arms are drawn, because runs of one arm are alike.
+
+    Fewer than ten arms have no interval. No arm is empty.
+    """
+    means = [[[_middle(arm)] for arm in arms] for arms in strata]
+    apart = [[_less(arm, _middle(arm)) for arm in arms] for arms in strata]
+    return ClusteredCorrelation(
+        total=_of_arms(strata, f"{name} total", of),
+        between=_of_arms(means, f"{name} between", of),
+        within=_of_arms(apart, f"{name} within", of),
+    )
+
+
+def _middle(arm: Sequence[ValuePair]) -> ValuePair:
+    return sum(x for x, _ in arm) / len(arm), sum(y for _, y in arm) / len(arm)
+
+
+def _less(arm: Sequence[ValuePair], middle: ValuePair) -> list[ValuePair]:
+    return [(x - middle[0], y - middle[1]) for x, y in arm]
+
+
+def _of_arms(strata: Sequence[Arms], name: str, of: str) -> Estimate | None:
+    value = _spearman([[pair for arm in arms for pair in arm] for arms in strata])
     if value is None:
         return None
+    num = sum(map(len, strata))
+    if num < FEWEST_PAIRS:
+        return Estimate(value, None, None, num, f"too few {of}")
     rng = stream("experiment", "bootstrap", name)
-    found = []
-    for _ in range(DRAWS):
-        drawn = [[one[i] for i in rng.integers(len(one), size=len(one))] for one in rows]
-        again = statistic(drawn)
-        if again is not None:
-            found.append(again)
-    num, how = sum(map(len, rows)), f"bootstrap over {of}"
+    totals_D, sizes_D = np.zeros(DRAWS), np.zeros(DRAWS)
+    for arms in strata:
+        rho_D, size_D = _drawn(arms, rng)
+        totals_D += np.where(np.isnan(rho_D), 0.0, rho_D * size_D)
+        sizes_D += np.where(np.isnan(rho_D), 0.0, size_D)
+    found = totals_D[sizes_D > 0.0] / sizes_D[sizes_D > 0.0]
+    how = f"bootstrap over {of}"
     if len(found) < FEWEST_FINITE * DRAWS:
         return Estimate(value, None, None, num, how)
     low, high = np.quantile(found, [0.025, 0.975])
     return Estimate(value, float(low), float(high), num, how)
 
 
-def spearman_estimate(
-    strata: Sequence[Sequence[ValuePair]], name: str, of: str = "runs"
-) -> Estimate | None:
-    """Spearman's correlation inside each stratum, averaged by size; None below 3 pairs in all of them."""
-    used = [list(one) for one in strata if _spearman([one]) is not None]
-    return _of_enough(bootstrap_estimate(used, _spearman, name, of)) if used else None
+def _drawn(arms: Arms, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Correlations of samples of whole arms, not a number where there is none; and how many pairs each has.
 
-
-def grouped_spearman_estimate(
-    groups: Sequence[Sequence[ValuePair]], name: str, of: str
-) -> Estimate | None:
-    """Spearman's correlation over all pairs; whole groups are drawn, because pairs of one are alike."""
-
-    def statistic(drawn: Sequence[Sequence[Sequence[ValuePair]]]) -> float | None:
-        return _spearman([[pair for group in drawn[0] for pair in group]])
-
-    return _of_enough(bootstrap_estimate([groups], statistic, name, of))
-
-
-def _of_enough(found: Estimate | None) -> Estimate | None:
-    if found is None or found.num >= FEWEST_PAIRS:
-        return found
-    return Estimate(found.value, None, None, found.num, found.how)
+    A sample is told by how often it holds each pair. All samples are ranked at once: a pair's rank is the
+    number of smaller ones and half of those that are equal.
+    """
+    pairs_NV = np.array([pair for arm in arms for pair in arm])
+    arm_N = np.repeat(np.arange(len(arms)), [len(arm) for arm in arms])
+    share = np.full(len(arms), 1.0 / len(arms))
+    counts_DN = rng.multinomial(len(arms), share, size=DRAWS)[:, arm_N].astype(np.float64)
+    size_D = counts_DN.sum(axis=1)
+    centred = []
+    for values_N in pairs_NV.T:
+        below_NN = (values_N < values_N[:, None]) + 0.5 * (values_N == values_N[:, None])
+        ranks_DN = counts_DN @ below_NN.T
+        centred.append(
+            ranks_DN - (counts_DN * ranks_DN).sum(axis=1, keepdims=True) / size_D[:, None]
+        )
+    first_DN, second_DN = centred
+    shared_D = (counts_DN * first_DN * second_DN).sum(axis=1)
+    spread_D = np.sqrt(
+        (counts_DN * first_DN**2).sum(axis=1) * (counts_DN * second_DN**2).sum(axis=1)
+    )
+    exists_D = (size_D >= 3) & (spread_D > 1e-9)
+    return np.where(exists_D, shared_D / np.where(exists_D, spread_D, 1.0), np.nan), size_D
 
 
 def _spearman(strata: Sequence[Sequence[ValuePair]]) -> float | None:

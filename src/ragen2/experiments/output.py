@@ -24,6 +24,7 @@ from ragen2.experiments.findings import (
     findings_data,
     paper_table,
 )
+from ragen2.experiments.grid import PaperRow
 from ragen2.experiments.intervals import Estimate
 from ragen2.experiments.plan import RUNS, Plan, changed_settings
 from ragen2.experiments.running import STARTED, read_started
@@ -123,7 +124,7 @@ def write_results(plan: Plan, statuses: Sequence[JobStatus], command: str) -> Wr
         raise RunError(f"{folder} cannot be written: {error.strerror}") from error
     files = [folder / name for name in (*texts, "records.jsonl.gz")]
     try:
-        files += _figures(folder / "figures", found)
+        files += save_figures(folder / "figures", found)
     except DependencyError as error:
         return WrittenResults(folder, found, files, str(error))
     return WrittenResults(folder, found, files)
@@ -140,16 +141,23 @@ def markdown(plan: Plan, found: Findings, statuses: Sequence[JobStatus]) -> str:
         f"Scale {plan.scale or 'own'}; {len(plan.jobs)} runs ({counts['done']} finished, "
         f"{counts['failed']} failed); seeds {', '.join(map(str, seeds))}. Intervals are 95%."
     )
-    beside = paper_table(grid.claims_at(plan.scale), found.claims, _coverage(plan, statuses))
-    for table in [*([beside] if beside else []), *found.tables]:
-        parts += [f"## {table.title}", table.markdown()]
-    if found.notes:
-        parts += ["## Notes", "\n".join(f"- {note}" for note in found.notes)]
+    parts.append(findings_text(found, grid.claims_at(plan.scale), _coverage(plan, statuses)))
     missing = [one for one in statuses if one.state != "done"]
     if missing:
         rows = "\n".join(f"- {one.job.name}: {one.state} {one.problem}".rstrip() for one in missing)
         parts += ["## Runs that are not in these tables", rows]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def findings_text(found: Findings, rows: Sequence[PaperRow], coverage: Coverage) -> str:
+    """The paper's numbers beside ours, the tables, the notes."""
+    beside = paper_table(rows, found.claims, coverage)
+    parts = []
+    for table in [*([beside] if beside else []), *found.tables]:
+        parts += [f"## {table.title}", table.markdown()]
+    if found.notes:
+        parts += ["## Notes", "\n".join(f"- {note}" for note in found.notes)]
+    return "\n\n".join(parts)
 
 
 def csv_text(tables: Sequence[Table]) -> str:
@@ -250,7 +258,8 @@ def _others(folder: Path, named: set[str]) -> Iterable[CellRun]:
             yield CellRun({}, config.seed, name, load_run_directory(path.parent))
 
 
-def _figures(folder: Path, found: Findings) -> list[Path]:
+def save_figures(folder: Path, found: Findings) -> list[Path]:
+    """Every figure in every format; the files that were written."""
     files = []
     for figure in found.figures:
         for form in FORMATS:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ragen2.config import RunConfig
 
 RESAMPLES = 1000
+SUCCESS, SECOND = "eval/success", "eval/second_success"
+"""At the first temperature, and at the second where there is one."""
 NO_TOKENS = "the model gives text alone, and scores need the tokens it sampled"
 
 EvidenceOf = Callable[[Sequence[Group], Scorer | None], Evidence]
@@ -48,16 +50,29 @@ EvidenceOf = Callable[[Sequence[Group], Scorer | None], Evidence]
 
 def evaluate_run(config: RunConfig, policy: Policy, evidence_of: EvidenceOf) -> Measured:
     """Held-out success and, where it is on, the probe set: what a run measures now and then."""
-    rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
-    tasks = config.evaluation.tasks
-    metrics, _ = evaluate(
-        config.env, policy, rollout, tasks=tasks, seed=config.seed, prompt=config.prompt
-    )
-    found = Measured(metrics)
+    found = Measured(_evaluate_at(config, policy, config.evaluation.temperature)[0])
+    if config.evaluation.second_temperature:
+        again, _ = _evaluate_at(config, policy, config.evaluation.second_temperature)
+        found.add({name.replace(SUCCESS, SECOND): again[name] for name in again if SUCCESS in name})
     if config.evaluation.probe_prompts:
         groups = play_probe_set(config, policy)
         found.add(measure_probe(config, evidence_of(groups, policy)))
     return found
+
+
+def _evaluate_at(
+    config: RunConfig, policy: Policy | TextSampler, temperature: float
+) -> tuple[dict[str, float], list[Group]]:
+    """The run's held-out tasks, sampled at a temperature."""
+    return evaluate(
+        config.env,
+        policy,
+        config.rollout.model_copy(update={"temperature": temperature}),
+        tasks=config.evaluation.tasks,
+        first=config.evaluation.first_task(config.seed),
+        seed=config.seed,
+        prompt=config.prompt,
+    )
 
 
 def evaluate(
@@ -66,16 +81,17 @@ def evaluate(
     rollout: Rollout,
     *,
     tasks: int,
+    first: int = 0,
     seed: int = 0,
     prompt: PromptSettings = DEFAULT_PROMPT,
 ) -> tuple[dict[str, float], list[Group]]:
-    """Play held-out tasks 0..tasks-1 once each; metrics under ``eval/`` and the groups played."""
-    if tasks > HELD_OUT_SEEDS:
+    """Play ``tasks`` held-out tasks from ``first`` on once each; metrics under ``eval/``, and the groups."""
+    if first + tasks > HELD_OUT_SEEDS:
         raise ValueError(f"there are {HELD_OUT_SEEDS} held-out tasks, {tasks} were asked for")
     groups = play(
         env,
         sampler,
-        [[Task(task, 0)] for task in range(tasks)],
+        [[Task(task, 0)] for task in range(first, first + tasks)],
         rollout,
         key=(seed, "evaluate"),
         prompt=prompt,
@@ -91,9 +107,9 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     count = len(rewards)
     low, high = wilson_of_trials(found["success"], count)
     return {
-        "eval/success": found["success"],
-        "eval/success_low": low,
-        "eval/success_high": high,
+        SUCCESS: found["success"],
+        f"{SUCCESS}_low": low,
+        f"{SUCCESS}_high": high,
         "eval/reward": float(rewards.mean()),
         "eval/turns": found["turns"],
         **(
@@ -139,11 +155,7 @@ def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
     The groups of a model that gives text alone are played all the same: they can be audited.
     """
     require_vision(config.env, policy, config.rollout, config.prompt)
-    rollout = config.rollout.model_copy(update={"temperature": config.evaluation.temperature})
-    tasks = config.evaluation.tasks
-    metrics, evaluated = evaluate(
-        config.env, policy, rollout, tasks=tasks, seed=config.seed, prompt=config.prompt
-    )
+    metrics, evaluated = _evaluate_at(config, policy, config.evaluation.temperature)
     groups = held_out_groups(config, policy)
     if isinstance(policy, TextSampler):
         return Assessment(metrics, None, {PREFIX.rstrip("/"): NO_TOKENS}, evaluated, groups)

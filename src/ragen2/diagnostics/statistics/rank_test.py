@@ -48,9 +48,11 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> RankTest | Non
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's rank correlation, ties sharing their mean rank; None below 3 pairs or without spread."""
-    if len(first) < 3 or np.ptp(first) == 0.0 or np.ptp(second) == 0.0:
+    if len(first) < 3:
         return None
-    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+    first_N, second_N = _centred(ranks(first)), _centred(ranks(second))
+    spread = math.sqrt(float((first_N @ first_N) * (second_N @ second_N)))
+    return float(first_N @ second_N) / spread if spread else None
 
 
 def ranks(values: Sequence[float]) -> FloatArray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 from ragen2.component import suggest
 from ragen2.errors import ConfigError
@@ -44,8 +46,44 @@ READS_OTHERS = frozenset({"predictor"})
 """Analyses that also read finished runs of other experiments in the same folder."""
 
 
+COEFFICIENTS = "coefficients"
+"""List of arms that differ in entropy bonus and KL alone."""
+READS_ALL_ARMS = READS_OTHERS | {"summary"}
+
+
 def find_analysis(name: str) -> Analysis:
-    """The analysis called ``name``, or an error that suggests one."""
+    """The analysis called ``name``, or an error that suggests one.
+
+    Arms of ``coefficients`` are analysed each by itself: the claims of the first have the plain names,
+    those of others ``ARM: NAME``.
+    """
     if name not in ANALYSES:
         raise ConfigError(f"unknown analysis {name!r}; {suggest(name, ANALYSES)}")
-    return ANALYSES[name]
+    analyse = ANALYSES[name]
+    return analyse if name in READS_ALL_ARMS else partial(_arm_by_arm, analyse)
+
+
+def _arm_by_arm(analyse: Analysis, cells: Cells) -> Findings:
+    arms = cells.planned_axis(COEFFICIENTS)
+    if not arms:
+        return analyse(cells)
+    found = {arm: analyse(cells.where(**{COEFFICIENTS: arm})) for arm in arms}
+    notes = [note for one in found.values() for note in one.notes]
+    return Findings(
+        tables=[
+            replace(table, title=f"{table.title} ({arm})")
+            for arm, one in found.items()
+            for table in one.tables
+        ],
+        claims=[
+            claim if arm == arms[0] else replace(claim, name=f"{arm}: {claim.name}")
+            for arm, one in found.items()
+            for claim in one.claims
+        ],
+        figures=[
+            replace(figure, name=f"{figure.name}-{arm}")
+            for arm, one in found.items()
+            for figure in one.figures
+        ],
+        notes=list(dict.fromkeys(notes)),
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ragen2.experiments.analyses.dynamics import first_warning
-from ragen2.experiments.analyses.proxies import success_table
+from ragen2.experiments.analyses.proxies import OF_ARMS, success_table
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
@@ -15,10 +17,12 @@ from ragen2.experiments.cells import (
     change,
     difference,
     early,
+    filter_gain,
     filters,
     late,
     level,
     require_axes,
+    success_claims,
 )
 from ragen2.experiments.charts import curves_figure
 from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
@@ -65,6 +69,7 @@ def analyse_collapse(cells: Cells) -> Findings:
         for name, metric in SHOWN[:3]:
             found = difference(cells, "filter", arm, NONE, late(metric))
             claims += claimed(f"saved/{arm}/{name.partition(',')[0]}", found, "", 3)
+        claims += success_claims(f"gain/{arm}", partial(filter_gain, cells, arm))
     shown = cells.split("filter")
     charts = [curves_figure(name, shown, metric, "") for name, metric in SHOWN]
     figures = [
@@ -105,7 +110,7 @@ def analyse_collapse(cells: Cells) -> Findings:
         "Collapsed: late retrieval above chance is at most half of the early one, H(Z|X) is no lower than "
         "nine tenths of the early one, and late format validity is at least 0.95."
     )
-    return Findings(tables, claims, figures, [note])
+    return Findings(tables, claims, figures, [note, OF_ARMS])
 
 
 def is_collapsed(run: Run) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ragen2.diagnostics.statistics.trends import departure, trend
-from ragen2.experiments.analyses.proxies import success_table
+from ragen2.experiments.analyses.proxies import OF_ARMS, success_table
 from ragen2.experiments.cells import (
     ENTROPY,
     MI,
@@ -99,7 +99,8 @@ def analyse_dynamics(cells: Cells) -> Findings:
         figures,
         [
             "A series falls when its trend downwards has a p-value of at most 0.05; it falls from the step "
-            "at which a quarter of the whole fall is behind it."
+            "at which a quarter of the whole fall is behind it.",
+            OF_ARMS,
         ],
     )
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from ragen2.experiments.cells import (
     MI,
@@ -18,6 +19,7 @@ from ragen2.experiments.cells import (
     SUCCESS,
     Cells,
     Measure,
+    area,
     average,
     averaged,
     difference,
@@ -30,6 +32,7 @@ from ragen2.experiments.cells import (
     level,
     peak,
     require_axes,
+    success_claims,
     training_seconds,
 )
 from ragen2.experiments.charts import curves_figure, estimates_figure
@@ -48,19 +51,18 @@ def analyse_main_table(cells: Cells) -> Findings:
         for name, mine in rows
         for task in mine.axis("task")
     }
-    averages = {name: _average_gain(mine, arm) for name, mine in rows}
-    averages["all"] = _average_gain_of(_of_one_model(rows), arm)
+    averaged_rows = {name: [mine] for name, mine in rows} | {"all": _of_one_model(rows)}
+    averages = {
+        name: _average_gain(mine, arm, peak(SUCCESS)) for name, mine in averaged_rows.items()
+    }
     tables = [_success_table(rows, gains, averages), _detail_table(rows, arm)]
-    claims = [
-        Claim(f"gain/{name}/{task}", one, "points", 1)
-        for (name, task), one in gains.items()
-        if one is not None
-    ]
-    claims += [
-        Claim(f"gain/{name}/average", one, "points", 1)
-        for name, one in averages.items()
-        if one is not None
-    ]
+    claims: list[Claim] = []
+    for name, mine in rows:
+        for task in mine.axis("task"):
+            find = partial(filter_gain, mine.where(task=task), arm)
+            claims += success_claims(f"gain/{name}/{task}", find)
+    for name, several in averaged_rows.items():
+        claims += success_claims(f"gain/{name}/average", partial(_average_gain, several, arm))
     drawn = [(f"{name}, {task}", one) for (name, task), one in gains.items()]
     figure = NamedFigure(
         "gains", [estimates_figure("Gain of the filter at the peak", drawn, "points of success")]
@@ -69,7 +71,10 @@ def analyse_main_table(cells: Cells) -> Findings:
         tables,
         claims,
         [figure],
-        ["A peak is the best of several noisy evaluations, for both arms alike."],
+        [
+            "A peak is the best of several noisy evaluations after step 0, for both arms alike; the area is "
+            "the mean height of the curve."
+        ],
     )
 
 
@@ -91,11 +96,7 @@ def _key(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("model", ""), labels.get("algorithm", "")
 
 
-def _average_gain(cells: Cells, arm: str) -> Estimate | None:
-    return _average_gain_of([cells], arm)
-
-
-def _average_gain_of(rows: list[Cells], arm: str) -> Estimate | None:
+def _average_gain(rows: list[Cells], arm: str, measure: Measure) -> Estimate | None:
     """Gain averaged over tasks (and rows) inside each seed, so that seeds stay the unit.
 
     None where a planned task has no run: an average over fewer would be another number.
@@ -103,7 +104,7 @@ def _average_gain_of(rows: list[Cells], arm: str) -> Estimate | None:
     arms = []
     for label in (arm, NONE):
         parts = [
-            mine.where(task=task, filter=label).by_seed(peak(SUCCESS))
+            mine.where(task=task, filter=label).by_seed(measure)
             for mine in rows
             for task in mine.planned_axis("task")
         ]
@@ -146,7 +147,8 @@ def _detail_table(rows: list[tuple[str, Cells]], arm: str) -> Table:
                     len(here),
                     level(plain, first(SUCCESS), POINTS),
                     level(plain, final(SUCCESS), POINTS),
-                    filter_gain(here, arm, at_peak=False),
+                    filter_gain(here, arm, final(SUCCESS)),
+                    filter_gain(here, arm, area(SUCCESS)),
                     level(filtered, average("filter/kept_ratio")),
                     level(plain, late(RETRIEVAL)),
                     level(filtered, late(RETRIEVAL)),
@@ -161,13 +163,14 @@ def _detail_table(rows: list[tuple[str, Cells]], arm: str) -> Table:
         "start, %",
         "end without, %",
         "gain at the end, points",
+        "gain of the area, points",
         "prompts kept",
         "retrieval above chance without",
         "with",
         "MI without, nats per token",
         "MI with",
     )
-    return Table("At the last step", columns, tuple(body))
+    return Table("At the last steps", columns, tuple(body))
 
 
 DECOUPLED = (
@@ -199,18 +202,18 @@ def analyse_definitions(cells: Cells) -> Findings:
                 level(mine, late(MI)),
             )
         )
-        claims += claimed(f"gain/{task}/{arm}", gain, "points", 1)
-    drawn = []
+        if arm != NONE:
+            find = partial(filter_gain, cells.where(task=task), arm)
+            claims += success_claims(f"gain/{task}/{arm}", find)
     for arm in arms:
-        found = _average_difference(cells, arm, NONE)
-        if found is not None:
-            claims.append(Claim(f"gain/average/{arm}", found, "points", 1))
-            drawn.append((arm, found))
+        find = partial(_average_difference, cells, arm, NONE)
+        claims += success_claims(f"gain/average/{arm}", find)
+    found_by_name = {claim.name: claim.estimate for claim in claims}
+    drawn = [(arm, found_by_name.get(f"gain/average/{arm}")) for arm in arms]
     parts: list[tuple[Entry, ...]] = []
     for name, one, other in DECOUPLED:
-        found = _average_difference(cells, one, other)
-        parts.append((name, one, other, found))
-        claims += claimed(f"part/{name}", found, "points", 1)
+        parts.append((name, one, other, _average_difference(cells, one, other, peak(SUCCESS))))
+        claims += success_claims(f"part/{name}", partial(_average_difference, cells, one, other))
     columns = (
         "task",
         "filter",
@@ -240,12 +243,12 @@ def analyse_definitions(cells: Cells) -> Findings:
     return Findings(tables, claims, [figure], [note])
 
 
-def _average_difference(cells: Cells, one: str, other: str) -> Estimate | None:
+def _average_difference(cells: Cells, one: str, other: str, measure: Measure) -> Estimate | None:
     """Averaged over tasks inside each seed; None where a planned task has no run."""
     sides = [
         averaged(
             [
-                cells.where(task=task, filter=arm).by_seed(peak(SUCCESS))
+                cells.where(task=task, filter=arm).by_seed(measure)
                 for task in cells.planned_axis("task")
             ]
         )
@@ -282,8 +285,8 @@ def analyse_level(cells: Cells) -> Findings:
             ("prompt_less_none", PROMPT, NONE),
             ("trajectory_less_none", TRAJECTORY, NONE),
         ):
-            success = difference(mine, "filter", one, other, peak(SUCCESS), POINTS)
-            claims += claimed(f"{name}/{task}/success", success, "points", 1)
+            find = partial(_apart, mine, one, other)
+            claims += success_claims(f"{name}/{task}/success", find)
             information = difference(mine, "filter", one, other, late(MI))
             claims += claimed(f"{name}/{task}/mi", information, "nats per token", 3)
         arms = mine.split("filter")
@@ -307,6 +310,10 @@ def analyse_level(cells: Cells) -> Findings:
         "retrieval above chance",
     )
     return Findings([Table("What is dropped", columns, tuple(rows))], claims, figures)
+
+
+def _apart(cells: Cells, one: str, other: str, measure: Measure) -> Estimate | None:
+    return difference(cells, "filter", one, other, measure, POINTS)
 
 
 def analyse_compute(cells: Cells) -> Findings:
@@ -333,12 +340,9 @@ def analyse_compute(cells: Cells) -> Findings:
                 tokens,
             )
         )
-        for name, found, unit in (
-            ("gain", gain, "points"),
-            ("time", time, "%"),
-            ("tokens", tokens, "%"),
-        ):
-            claims += claimed(f"{name}/{shape}", found, unit, 1)
+        claims += success_claims(f"gain/{shape}", partial(filter_gain, mine, arm))
+        claims += claimed(f"time/{shape}", time, "%", 1)
+        claims += claimed(f"tokens/{shape}", tokens, "%", 1)
     columns = (
         "shape",
         "prompts x group",

@@ -18,6 +18,7 @@ from ragen2.experiments.cells import (
     MI,
     POINTS,
     SUCCESS,
+    CellRun,
     Cells,
     Measure,
     final,
@@ -30,6 +31,7 @@ from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import (
     Estimate,
     ValuePair,
+    clustered_spearman,
     mean_estimate,
     share_estimate,
     spearman_estimate,
@@ -61,21 +63,13 @@ SHOWN = (
 
 
 def analyse_correlation(cells: Cells) -> Findings:
-    """One row per proxy and scope; runs are the pairs, ranked inside each task."""
+    """One row per proxy and scope; runs are the pairs, ranked inside each task, and drawn by arms."""
     require_axes(cells, "task")
-    rows, claims, drawn = [], [], []
-    for scope in SCOPES:
-        for proxy in PROXIES:
-            found = correlation(cells, f"collapse/{scope}/{proxy}")
-            rows.append((scope, proxy, found, None if found is None else found.num))
-            if found is not None:
-                claims.append(Claim(f"rho/{scope}/{proxy}", found, ""))
-                drawn.append((f"{scope} {proxy}", found))
-    token = correlation(cells, "update/entropy")
-    rows.append(("tokens", "update/entropy", token, None if token is None else token.num))
-    if token is not None:
-        claims.append(Claim("rho/tokens/entropy", token, ""))
-        drawn.append(("token entropy", token))
+    asked = [
+        (f"{scope}/{proxy}", f"collapse/{scope}/{proxy}") for scope in SCOPES for proxy in PROXIES
+    ]
+    table, claims = _correlation_table(cells, [*asked, ("tokens/entropy", "update/entropy")])
+    drawn = [(one.name.removeprefix("rho/"), one.estimate) for one in claims]
     figures = [
         NamedFigure(
             "correlations",
@@ -85,33 +79,43 @@ def analyse_correlation(cells: Cells) -> Findings:
             "scatter", [_scatter(cells, "mi_estimate"), _scatter(cells, "conditional_entropy")]
         ),
     ]
-    table = Table(
-        "Spearman's correlation with final held-out success",
-        ("scope", "proxy", "rho", "runs"),
-        tuple(rows),
-    )
-    note = (
-        "Proxies are means of the last three measurements. Runs are compared inside their task; intervals "
-        "draw runs anew."
-    )
-    return Findings([table], claims, figures, [note])
+    return Findings([table], claims, figures, [OF_ARMS])
+
+
+OF_ARMS = (
+    "A proxy's value is its mean over the last three steps of a run. Runs are compared inside their task. "
+    "Seeds of one arm are alike, so intervals draw whole arms anew, and fewer than ten arms have none; "
+    "between arms: of their means; within: of what is left when an arm's mean is taken off."
+)
 
 
 def success_table(cells: Cells) -> tuple[Table, list[Claim]]:
     """Whether dependence or variety goes with success, over an experiment's runs."""
-    found = [(name, correlation(cells, metric)) for name, metric in SHOWN]
-    table = Table(
-        "Rank correlation of late values with final held-out success, inside each task",
-        ("what", "rho", "runs"),
-        tuple((name, rho, None if rho is None else rho.num) for name, rho in found),
-    )
-    return table, [Claim(f"rho/{name}", rho, "") for name, rho in found if rho is not None]
+    return _correlation_table(cells, SHOWN)
 
 
-def correlation(cells: Cells, metric: str) -> Estimate | None:
-    """Of a metric's late value with final success, over runs, inside each task."""
-    strata = [_pairs(mine, metric) for _, mine in cells.groups("task")]
-    return spearman_estimate(strata, metric)
+def _correlation_table(cells: Cells, asked: Sequence[tuple[str, str]]) -> tuple[Table, list[Claim]]:
+    rows: list[tuple[Entry, ...]] = []
+    claims: list[Claim] = []
+    for name, metric in asked:
+        strata = [_arms(mine, late(metric), final(SUCCESS)) for _, mine in cells.groups("task")]
+        rho = clustered_spearman(strata, metric)
+        num_runs = sum(len(arm) for arms in strata for arm in arms)
+        num_arms = sum(map(len, strata))
+        rows.append((name, rho.total, rho.between, rho.within, num_arms, num_runs))
+        claims += claimed(f"rho/{name}", rho.total, "")
+    title = "Rank correlation of late values with final held-out success, inside each task"
+    columns = ("what", "over runs", "between arms", "within arms", "arms", "runs")
+    return Table(title, columns, tuple(rows)), claims
+
+
+def _arms(cells: Cells, across: Measure, up: Measure) -> list[list[ValuePair]]:
+    """Two measures of the runs of each arm."""
+    arms: dict[str, list[CellRun]] = {}
+    for one in cells.distinct:
+        arms.setdefault(one.arm, []).append(one)
+    found = [Cells(runs).points(across, up) for runs in arms.values()]
+    return [pairs for pairs in found if pairs]
 
 
 def _pairs(cells: Cells, metric: str) -> list[ValuePair]:
@@ -212,8 +216,8 @@ def _strength_pairs(cells: Cells, setting: str, measure: Measure) -> list[ValueP
 def _validity_claims(cells: Cells) -> list[Claim]:
     pairs = Cells(cells.distinct).points(late(VALIDITY), late(MI))
     claims: list[Claim] = []
-    rho = spearman_estimate([pairs], "interventions validity")
-    claims += claimed("rho/validity/mi", rho, "rank correlation")
+    rho = clustered_spearman([_arms(cells, late(VALIDITY), late(MI))], "interventions validity")
+    claims += claimed("rho/validity/mi", rho.total, "rank correlation")
     share = share_estimate([x >= VALID for x, _ in pairs])
     claims += claimed("share/valid", share, "of runs have a format validity of at least 0.95")
     return claims

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -22,6 +23,7 @@ from ragen2.experiments.cells import (
     SUCCESS,
     CellRun,
     Cells,
+    area,
     average,
     difference,
     filter_gain,
@@ -32,12 +34,13 @@ from ragen2.experiments.cells import (
     peak,
     require_axes,
     seed_gains,
+    success_claims,
 )
 from ragen2.experiments.charts import lines_figure, scatter_figure
 from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
 from ragen2.experiments.intervals import (
     ValuePair,
-    grouped_spearman_estimate,
+    clustered_spearman,
     mean_estimate,
     spearman_estimate,
 )
@@ -47,7 +50,8 @@ from ragen2.reports.load import Run
 
 MEASURES = (
     ("success", peak(SUCCESS), POINTS, "points"),
-    ("end", final(SUCCESS), POINTS, "points"),
+    ("success/end", final(SUCCESS), POINTS, "points"),
+    ("success/area", area(SUCCESS), POINTS, "points"),
     ("mi", late(MI), 1.0, "nats per token"),
     ("entropy", late(ENTROPY), 1.0, "nats per token"),
 )
@@ -92,14 +96,14 @@ def analyse_quartiles(cells: Cells) -> Findings:
             "mean RV of the batch",
             "peak success, %",
             "success at the end, %",
+            "area, %",
             "MI",
             "H(Z|X)",
         ),
         tuple(rows),
         digits=3,
     )
-    note = "A run that only loses has its peak before the first step; the end tells more there."
-    return Findings([table], claims, figures, [note])
+    return Findings([table], claims, figures)
 
 
 def _claims(task: str, cells: Cells, names: Sequence[str]) -> list[Claim]:
@@ -144,8 +148,9 @@ def analyse_noise(cells: Cells) -> Findings:
                 level(plain, late(ENTROPY)),
             )
         )
-        for arm, gain in zip(arms, gains, strict=True):
-            claims += claimed(f"gain/{luck}/{slip}/{arm}", gain, "points", 1)
+        for arm in arms:
+            find = partial(filter_gain, mine, arm)
+            claims += success_claims(f"gain/{luck}/{slip}/{arm}", find)
     for (luck,), mine in cells.groups("luck"):
         for arm in arms:
             trend = spearman_estimate([_gains(mine, arm)], f"noise {luck} {arm}")
@@ -230,7 +235,7 @@ def analyse_predictor(cells: Cells) -> Findings:
     claims = []
     # Seeds of one cell have nearly the same ratio: cells are what varies, and what is counted.
     by_pair = [[(one.ratio, one.gain) for one in mine] for mine in by_cell.values()]
-    over_pairs = grouped_spearman_estimate(by_pair, "predictor pairs", "cells")
+    over_pairs = clustered_spearman([by_pair], "predictor pairs", "cells").total
     over_cells = spearman_estimate([means], "predictor cells", "cells")
     for name, found in (("rho/pairs", over_pairs), ("rho/cells", over_cells)):
         claims += claimed(name, found, "rank correlation")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from ragen2.experiments.cells import (
     NONE,
     POINTS,
     SUCCESS,
     Cells,
+    Measure,
     average,
     filter_gain,
     final,
@@ -16,10 +20,11 @@ from ragen2.experiments.cells import (
     peak,
     require_axes,
     seed_gains,
+    success_claims,
 )
 from ragen2.experiments.charts import estimates_figure
-from ragen2.experiments.findings import Claim, Entry, Findings, Table, claimed
-from ragen2.experiments.intervals import paired_estimate
+from ragen2.experiments.findings import Claim, Entry, Findings, Table
+from ragen2.experiments.intervals import Estimate, paired_estimate
 from ragen2.reports.figures import NamedFigure
 
 LR = "learner.lr"
@@ -47,12 +52,8 @@ def analyse_rewards(cells: Cells) -> Findings:
                 level(plain, average("reward/dead_ratio")),
             )
         )
-        claims += claimed(f"gain/{reward}", gain, "points", 1)
-    dense, binary = (
-        seed_gains(cells.where(block="reward", reward=one), arm) for one in ("dense", "binary")
-    )
-    apart = paired_estimate(dense, binary, POINTS)
-    claims += claimed("dense_less_binary", apart, "points of gain", 1)
+        claims += success_claims(f"gain/{reward}", partial(filter_gain, mine, arm))
+    claims += success_claims("dense_less_binary", partial(_dense_less_binary, cells, arm))
     tuned, chosen = _tuned(cells, arm)
     claims += tuned
     tables = [
@@ -91,6 +92,14 @@ def analyse_rewards(cells: Cells) -> Findings:
     )
 
 
+def _dense_less_binary(cells: Cells, arm: str, measure: Measure) -> Estimate | None:
+    sides = [
+        seed_gains(cells.where(block="reward", reward=one), arm, measure)
+        for one in ("dense", "binary")
+    ]
+    return paired_estimate(sides[0], sides[1], POINTS)
+
+
 def best_rate(cells: Cells, arm: str) -> str | None:
     """The learning rate with most success in training on the tuning seeds; the first where several tie."""
     there = cells.where(block=TUNING, filter=arm)
@@ -100,6 +109,14 @@ def best_rate(cells: Cells, arm: str) -> str | None:
         if (one := level(mine, late(TRAINED))) is not None
     }
     return max(found, key=lambda rate: found[rate]) if found else None
+
+
+def _mark(rate: str, best: str | None, tried: Sequence[str]) -> str:
+    """Whether it was chosen, and whether better ones may lie beyond the list."""
+    if rate != best:
+        return ""
+    ends = [min(tried, key=float), max(tried, key=float)]
+    return "yes, at the edge of the list" if rate in ends and len(tried) > 1 else "yes"
 
 
 def _tuned(cells: Cells, arm: str) -> tuple[list[Claim], list[tuple[Entry, ...]]]:
@@ -115,18 +132,15 @@ def _tuned(cells: Cells, arm: str) -> tuple[list[Claim], list[tuple[Entry, ...]]
                     level(tuning, late(TRAINED), POINTS),
                     level(mine, peak(SUCCESS), POINTS),
                     level(mine, final(SUCCESS), POINTS),
-                    "yes" if rate == best else "",
+                    _mark(rate, best, cells.where(block=TUNING, filter=label).axis(LR)),
                 )
             )
-    claims: list[Claim] = []
-    if None not in rates.values():
-        for name, measure in (("peak", peak(SUCCESS)), ("end", final(SUCCESS))):
-            sides = [
-                cells.where(block="rates", filter=label)
-                .where(**{LR: str(rates[label])})
-                .by_seed(measure)
-                for label in (arm, NONE)
-            ]
-            found = paired_estimate(sides[0], sides[1], POINTS)
-            claims += claimed(f"tuned/{name}", found, "points", 1)
-    return claims, rows
+
+    def tuned(measure: Measure) -> Estimate | None:
+        sides = [
+            cells.where(block="rates", filter=label).where(**{LR: str(rate)}).by_seed(measure)
+            for label, rate in rates.items()
+        ]
+        return paired_estimate(sides[0], sides[1], POINTS)
+
+    return ([] if None in rates.values() else success_claims("tuned", tuned)), rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ragen2.experiments.cells import (
     ENTROPY,
@@ -12,16 +13,19 @@ from ragen2.experiments.cells import (
     RETRIEVAL,
     SUCCESS,
     Cells,
+    Measure,
+    area,
     average,
     final,
     first,
     late,
     level,
     peak,
+    success_claims,
 )
 from ragen2.experiments.charts import curves_figure
-from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table, claimed
-from ragen2.experiments.intervals import paired_estimate
+from ragen2.experiments.findings import EMPTY, Claim, Entry, Findings, Table
+from ragen2.experiments.intervals import Estimate, paired_estimate
 from ragen2.reports.figures import NamedFigure
 
 Labels = tuple[tuple[str, str], ...]
@@ -43,6 +47,7 @@ def analyse_summary(cells: Cells) -> Findings:
                 level(mine, first(SUCCESS), POINTS),
                 level(mine, peak(SUCCESS), POINTS),
                 level(mine, final(SUCCESS), POINTS),
+                level(mine, area(SUCCESS), POINTS),
                 level(mine, late(MI)),
                 level(mine, late(RETRIEVAL)),
                 level(mine, late(ENTROPY)),
@@ -56,15 +61,16 @@ def analyse_summary(cells: Cells) -> Findings:
         "start, %",
         "peak, %",
         "end, %",
+        "area, %",
         "MI",
         "retrieval above chance",
         "H(Z|X)",
         "prompts kept",
     )
     effects = Table(
-        "Peak success against the first value of each list, paired",
-        ("what", "points", "pairs"),
-        tuple((claim.name, claim.estimate, claim.estimate.num) for claim in claims),
+        "Success against the first value of each list, paired, points",
+        ("what", "peak", "end", "area", "pairs"),
+        tuple(_effect_rows(claims)),
         digits=1,
     )
     drawn = dict(list(shown.items())[:MOST_LINES])
@@ -88,18 +94,29 @@ def _effects(cells: Cells, axis: str) -> list[Claim]:
     values = cells.axis(axis)
     found: list[Claim] = []
     for value in values[1:]:
-        sides = [_keyed(cells.where(**{axis: one}), axis) for one in (value, values[0])]
-        estimate = paired_estimate(sides[0], sides[1], POINTS)
-        found += claimed(f"{axis} {value} less {values[0]}", estimate, "points", 1)
+        find = partial(_effect, cells, axis, value, values[0])
+        found += success_claims(f"{axis} {value} less {values[0]}", find)
     return found
 
 
-def _keyed(cells: Cells, axis: str) -> dict[tuple[int, Labels], float]:
-    """Peak success by the seed and all other labels."""
+def _effect(cells: Cells, axis: str, one: str, other: str, measure: Measure) -> Estimate | None:
+    sides = [_keyed(cells.where(**{axis: label}), axis, measure) for label in (one, other)]
+    return paired_estimate(sides[0], sides[1], POINTS)
+
+
+def _effect_rows(claims: Sequence[Claim]) -> Iterator[tuple[Entry, ...]]:
+    found = {claim.name: claim.estimate for claim in claims}
+    for name, at_peak in found.items():
+        if f"{name}/end" in found:
+            yield name, at_peak, found[f"{name}/end"], found.get(f"{name}/area"), at_peak.num
+
+
+def _keyed(cells: Cells, axis: str, measure: Measure) -> dict[tuple[int, Labels], float]:
+    """A measure by the seed and all other labels."""
     found = {}
     for one in cells.runs:
         rest = tuple(sorted((name, label) for name, label in one.labels.items() if name != axis))
-        value = peak(SUCCESS)(one.run)
+        value = measure(one.run)
         if value is not None:
             found[one.seed, rest] = value
     return found

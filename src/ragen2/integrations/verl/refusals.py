@@ -97,6 +97,11 @@ def _of_the_rest(config: RunConfig) -> list[str]:
         found.append(
             f"rollout.resample_rounds is {rollout.resample_rounds}, but a step plays once; use 0"
         )
+    if config.evaluation.second_temperature:
+        found.append(
+            f"evaluation.second_temperature is {config.evaluation.second_temperature:g}, but verl validates "
+            "at one temperature; use 0"
+        )
     if config.probe.every:
         found.append(
             f"probe.every is {config.probe.every}, but gradients stay inside verl's workers; use 0, "

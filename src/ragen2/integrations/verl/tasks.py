@@ -52,7 +52,8 @@ class TaskDataset(Dataset[dict[str, Any]]):
     def _held_out(self, index: int) -> dict[str, Any]:
         settings = self.run.evaluation
         if index < settings.tasks:
-            return self._row(index, EVALUATE, index, 0, 1)
+            task = settings.first_task(self.run.seed) + index
+            return self._row(index, EVALUATE, task, 0, 1)
         return self._row(index, PROBE, index - settings.tasks, 0, settings.probe_traces)
 
     def _row(self, index: int, part: str, seed: int, step: int, plays: int) -> dict[str, Any]:
