@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from command_line import Done
 from ragen2.cli.evaluate import evaluation_config, write_verdict
 from ragen2.cli.views.verdicts import print_verdict
 from ragen2.config import RunConfig, dump_config
@@ -107,3 +109,16 @@ def test_the_json_holds_metrics_and_absences(tmp_path):
     }
     with pytest.raises(RunError, match=r"--json .* cannot be written: No such file"):
         write_verdict(tmp_path / "gone" / "found.json", "model", verdict)
+
+
+def test_without_collapse_held_out_tasks_are_all(
+    program: Callable[..., Done], tmp_path: Path
+) -> None:
+    words = ("--tasks", "2", "--no-collapse", "--json", "found.json", "--out", "played")
+    done = program("eval", "ragen2-tiny", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("collapse not measured: it was not asked for\n")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {name.partition("/")[0] for name in found["metrics"]} == {"eval"}
+    assert found["absent"] == {"collapse": "it was not asked for"}
+    assert len((tmp_path / "played" / "evaluation.jsonl").read_text().splitlines()) == 2

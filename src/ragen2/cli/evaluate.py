@@ -34,13 +34,14 @@ EVALUATED_FILE = "evaluation.jsonl"
 STEP = 0
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[
         str,
         typer.Argument(
             metavar="MODEL", help="Folder, hub id, GGUF file, run directory or http://server#NAME."
         ),
     ],
+    *,
     env: Annotated[
         str | None,
         typer.Option(help="Environment; left out, the run's own, or FrozenLake."),
@@ -49,6 +50,13 @@ def evaluate(
         int | None,
         typer.Option(min=1, help=f"Held-out tasks to play; left out, the run's own, or {TASKS}."),
     ] = None,
+    collapse: Annotated[
+        bool,
+        typer.Option(
+            "--collapse/--no-collapse",
+            help="Also play groups, at most as many episodes as tasks, and cross-score their reasoning.",
+        ),
+    ] = True,
     overrides: SetOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all metrics here.")
@@ -81,7 +89,7 @@ def evaluate(
         with waiting(model):
             policy = open_policy(model, config, out)
         with _usage_printed(policy, out), waiting(model, is_open=True):
-            verdict = assess(config, policy)
+            verdict = assess(config, policy, scores_reasoning=collapse)
         if run is not None:
             finish_run(run, verdict)
     print_verdict(model, config.env.kind, verdict)

@@ -25,7 +25,7 @@ from ragen2.diagnostics.metrics.reward import (
 from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError, EnvError
 from ragen2.filtering import Filter
-from ragen2.progress import report
+from ragen2.progress import part, report
 from ragen2.rollout import play
 from ragen2.rollout.context import require_vision
 from ragen2.rollout.play import refuse_broken
@@ -139,8 +139,8 @@ def preflight(config: RunConfig, policy: Policy) -> Preflight:
     forecasts = forecast_dead(rewards, sizes)
     report("playing without the model")
     incentives, no_incentives = _incentives(config)
-    report("scoring the reasoning")
-    collapse, no_collapse = _collapse(config, policy, groups)
+    with part("scoring the reasoning"):
+        collapse, no_collapse = _collapse(config, policy, groups)
     metrics |= {f"{SCOPE}/{name}": value for name, value in collapse.items()}
     found = PreflightFindings(
         metrics,

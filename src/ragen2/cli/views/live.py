@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from ragen2.cli.views.waiting import clock
 from ragen2.config import RunConfig
 from ragen2.diagnostics import examine
 from ragen2.diagnostics.metrics.collapse import judged_scope
@@ -319,13 +320,6 @@ def jobs_table(statuses: Sequence[JobStatus], rows: int | None = None) -> Table:
         state = Text(status.state, style=STATE_STYLES[status.state])
         table.add_row(status.job.name, state, *cells(status).values())
     return table
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _number(value: float | None) -> str:

@@ -32,6 +32,8 @@ class Waiting:
         self._console = console
         self._bar: Progress | None = None
         self._last: ProgressReport | None = None
+        self._begun = (time.monotonic(), 0.0)
+        """When what is being done was first heard of, and how much of it was done then."""
         self._lock = threading.RLock()
         patience = QUIET_SECONDS if console.is_terminal else seconds_to_line
         self._next = time.monotonic() + patience
@@ -43,6 +45,8 @@ class Waiting:
     def __call__(self, said: ProgressReport) -> None:
         """Show a report, unless it is too early."""
         with self._lock:
+            if self._last is None or said.doing != self._last.doing or said.done < self._last.done:
+                self._begun = (time.monotonic(), said.done)
             self._last = said
             if said.is_long or time.monotonic() >= self._next:
                 self._show(said)
@@ -59,8 +63,18 @@ class Waiting:
             self._draw(said)
             return
         share = f": {said.done / said.total:.0%}" if said.done and said.total else ""
+        left = self._left(said)
+        share += f", {left}" if left else ""
         self._console.print(f"{said.doing}{share}", markup=False, highlight=False, soft_wrap=True)
         self._next += SECONDS_BETWEEN_LINES
+
+    def _left(self, said: ProgressReport) -> str:
+        """The time that the rest takes at the pace so far; nothing before there is one."""
+        since, at = self._begun
+        if not said.total or said.done <= at:
+            return ""
+        pace = (time.monotonic() - since) / (said.done - at)
+        return f"about {clock(pace * (said.total - said.done))} left"
 
     def close(self) -> None:
         """Take the bar away; another report would bring it back."""
@@ -77,15 +91,17 @@ class Waiting:
     def _draw(self, said: ProgressReport) -> None:
         if self._bar is None:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(20))
-            times = (TaskProgressColumn(), TimeElapsedColumn())
+            times = (TaskProgressColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn())
             # What is printed meanwhile goes where it would go without a bar.
             self._bar = Progress(
                 *columns, *times, console=self._console, transient=True, redirect_stdout=False
             )
-            self._bar.add_task(said.doing)
+            self._bar.add_task(said.doing, left="")
         (task,) = self._bar.tasks
         task.total = said.total or None  # of unknown length: update() would leave the last one
-        self._bar.update(task.id, description=said.doing, completed=said.done)
+        self._bar.update(
+            task.id, description=said.doing, completed=said.done, left=self._left(said)
+        )
         self._bar.start()
 
 
@@ -106,6 +122,13 @@ def waiting(model: str, *, is_open: bool = False) -> Iterator[None]:
             shown.close()
             for handler in logging.root.handlers:
                 handler.removeFilter(shown.make_way)
+
+
+def clock(seconds: float) -> str:
+    """``1:02:03``, or ``2:03`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _num_bytes(model: str) -> int:
