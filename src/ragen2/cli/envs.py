@@ -6,14 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, make_env, require_torch
+from ragen2.cli.shared import PluginOption, SetOption, make_env, require_torch
 
 app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
-
-PluginOption = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", metavar="FILE.py", help="Load an environment of your own."),
-]
 
 
 @app.command("list")

@@ -73,15 +73,18 @@ def warmstart(
     config: WarmstartConfig,
     learner: TorchLearner,
     report: Callable[[int, float], None] = lambda *_: None,
+    *,
+    done: int = 0,
 ) -> float:
     """Train ``learner`` on fresh scripted episodes every step; return the last step's loss.
 
-    ``report`` hears each step's number and mean negative log-likelihood per token.
+    ``report`` hears each step's number and mean negative log-likelihood per token. ``done`` steps are behind
+    it already: every step has episodes of its own, so the rest is what it would have been.
     """
     script = Script(config.quality, config.groundedness)
     writer = PromptWriter.of(config.env, config.rollout, config.prompt)
     loss = float("nan")
-    for step in range(config.steps):
+    for step in range(done, config.steps):
         first = step * config.batch
         samples = [
             dialogue_sample(lesson, learner.tokenizer, writer.form.prefill)
