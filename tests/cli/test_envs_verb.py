@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from command_line import Done, settings
+from ragen2.cli.app import app
 from ragen2.envs import Env, make
 from ragen2.reference import built_in_kinds
 
@@ -47,6 +49,17 @@ def test_list_shows_every_environment_with_what_it_is(program: Program) -> None:
     for member in built_in_kinds(Env):
         assert member.model_fields["kind"].default in done.stdout
     assert "Walk from the start to the goal on ice with holes." in done.stdout
+
+
+def test_list_fits_80_columns_with_two_lines_each() -> None:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["envs", "list"], catch_exceptions=False)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    own = [member.model_fields["kind"].default for member in built_in_kinds(Env)]
+    starts = [number for number, line in enumerate(lines) if line.split(maxsplit=1)[0] in own]
+    assert [lines[number + 1][:2] for number in starts] == ["  "] * len(own)
+    assert all(not lines[number + 2].startswith(" ") for number in starts[:-1])
+    assert "Bandit      1 turn, 1 action, stochastic, text, dense reward 0 to 1" in lines
 
 
 def test_list_shows_an_environment_of_ones_own(program: Program, tmp_path: Path) -> None:

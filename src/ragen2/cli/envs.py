@@ -13,33 +13,30 @@ app = typer.Typer(help="List, play and check environments.", no_args_is_help=Tru
 
 @app.command("list")
 def list_envs(plugin: PluginOption = None) -> None:
-    """What there is, with its settings' defaults.
+    """What there is, two lines each: what an episode is like by default, and what it is about.
 
     Example: ragen2 envs list
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
     from ragen2.envs import Env
 
     _load(plugin)
-    table = Table()
-    for column in ("environment", "what", "turns", "actions", "stochastic", "state", "reward"):
-        table.add_column(column)
+    console = Console()
     for kind in Env.kinds():
         env = Env.from_dict({"kind": kind})
-        first = (type(env).__doc__ or "").strip().partition("\n")[0]
         low, high = env.reward_range
-        table.add_row(
-            kind,
-            first,
-            str(env.max_turns),
-            str(env.max_actions),
-            "yes" if env.stochastic else "no",
-            env.state_kind,
-            f"{env.reward_kind}, {low:g} .. {high:g}",
+        facts = (
+            f"{env.max_turns} turn{'s' * (env.max_turns > 1)}, "
+            f"{env.max_actions} action{'s' * (env.max_actions > 1)}, "
+            f"{'stochastic' if env.stochastic else 'deterministic'}, {env.state_kind}, "
+            f"{env.reward_kind} reward {low:g} to {high:g}"
         )
-    Console().print(table)
+        console.print(Text.assemble((f"{kind:<12}", "bold"), facts))
+        first = (type(env).__doc__ or "").strip().partition("\n")[0]
+        console.print(Padding(Text(first), (0, 0, 0, 2), expand=False))
 
 
 @app.command("play")
