@@ -1,14 +1,18 @@
-"""``ragen2 envs``: what there is, play it, check it."""
+"""``ragen2 envs``: what there is, write one, play it, check it."""
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import PluginOption, SetOption, make_env, require_torch
+from ragen2.cli.shared import PluginOption, SetOption, make_env, require_torch, write_text
+from ragen2.errors import RunError
 
-app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
+app = typer.Typer(help="List, write, play, show and check environments.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -37,6 +41,33 @@ def list_envs(plugin: PluginOption = None) -> None:
         console.print(Text.assemble((f"{kind:<12}", "bold"), facts))
         first = (type(env).__doc__ or "").strip().partition("\n")[0]
         console.print(Padding(Text(first), (0, 0, 0, 2), expand=False))
+
+
+@app.command("new")
+def new_env(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of its class and kind: TeaShop.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="File to write.", show_default="tea_shop.py"),
+    ] = None,
+) -> None:
+    """Write a small environment of your own that plays, passes its check, and can be changed.
+
+    Example: ragen2 envs new TeaShop --out tea_shop.py
+    """
+    from ragen2.envs.new_env import new_env_text
+
+    file = out or Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
+    text = new_env_text(name, file)
+    if file.exists():
+        raise RunError(f"{file} exists already; choose another with --out")
+    write_text("--out", file, text)
+    own = shlex.join([name, "--plugin", str(file)])
+    print(f"wrote {file}; next:")
+    print(f"  ragen2 envs check {own}")
+    print(f"  ragen2 envs play {own}")
+    print(f"  ragen2 preflight --env {own}")
+    print(f"  ragen2 train --env {own}")
 
 
 @app.command("play")
@@ -97,12 +128,14 @@ def check(
 
     Example: ragen2 envs check FrozenLake --seeds 50
     """
-    from ragen2.envs.check.conformance import check_env, some_seeds
+    from ragen2.envs.check.conformance import check_env, some_seeds, unchecked_claims
 
     _load(plugin)
     env = make_env(name, overrides)
     for claim in check_env(env, some_seeds(seeds)):
         print(f"ok  {claim}")
+    for claim, why in unchecked_claims(env).items():
+        print(f"--  {claim}: not checked, {why}")
     print(f"{env.kind} passed on {seeds} seeds")
 
 

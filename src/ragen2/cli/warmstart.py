@@ -72,11 +72,13 @@ def warmstart(  # noqa: PLR0913 - one parameter per flag
     from ragen2.rollout.prompts import WARM_START
     from ragen2.runs.files import fill_folder
     from ragen2.trainer.card import FILE, warmstart_card
+    from ragen2.trainer.warmstart import require_script
     from ragen2.trainer.warmstart import warmstart as run_warmstart
 
     changes = with_shorthands(overrides, model=model, env=env, steps=steps, plugins=plugin)
     rule = plugin_rule(trust=trust_plugins)
     config = _config(recipe, changes, rule, has_model=model is not None)
+    require_script(config.env)
     if out.exists():
         raise RunError(f"{out} exists already; choose another folder with --out")
     unfinished = out.with_name(out.name + UNFINISHED)

@@ -260,9 +260,15 @@ def _noise(config: RunConfig, groups: Sequence[Group]) -> tuple[list[NoiseSplit]
 
 def _incentives(config: RunConfig) -> tuple[Incentives | None, dict[str, str]]:
     try:
-        return measure_incentives(config), {}
+        found = measure_incentives(config)
     except EnvError as error:
         return None, {"incentives": str(error)}
+    lacks = {"expert": found.expert, "random": found.random}
+    return found, {
+        f"incentives/{name}": f"{config.env.kind} has no {method}"
+        for name, method in (("expert", "expert"), ("random", "random_action"))
+        if lacks[name] is None
+    }
 
 
 def _collapse(
