@@ -144,6 +144,25 @@ def test_a_bar_shows_how_far_it_is_and_is_taken_away(clock: Any) -> None:
     assert text(console).endswith("\x1b[2K")  # the line is erased
 
 
+def test_the_longest_phase_of_an_evaluation_fits_80_columns(clock: Any) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    shown = Waiting(console)
+    phases = (
+        "2 of 3, groups to compare: playing MetaMathQA",
+        "3 of 3, scoring: 1024 traces, first turn",
+    )
+    for name in phases:
+        shown(ProgressReport(name, 0, 100))
+        clock[0] += 4000.0
+        shown(ProgressReport(name, 50, 100))
+        assert shown._bar is not None
+        shown._bar.refresh()
+        assert name in text(console)
+    shown.close()
+    assert "about 1:06:40 left" in text(console)
+    assert "…" not in text(console)
+
+
 def test_a_large_file_is_named_before_it_is_opened(program: Program, tmp_path: Path) -> None:
     write_embedded_gguf(tmp_path / "model.gguf")
     os.truncate(tmp_path / "model.gguf", LARGE + 2_000_000)  # a hole at its end

@@ -181,6 +181,6 @@ def test_phases_say_how_many_there_are_and_how_far_each_is():
     assert list(dict.fromkeys(one.doing for one in said)) == [
         "1 of 3, held-out tasks: playing Bandit",
         "2 of 3, groups to compare: playing Bandit",
-        "3 of 3, scoring the reasoning: 16 traces, first turn",
+        "3 of 3, scoring: 16 traces, first turn",
     ]
     assert {one.total for one in said} == {20, 16, 1}

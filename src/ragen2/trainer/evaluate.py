@@ -164,7 +164,7 @@ def assess(
     if isinstance(policy, TextSampler):
         absent = {PREFIX.rstrip("/"): NO_TOKENS}
         return Assessment(metrics, None, absent, evaluated, groups)
-    with phase(f"3 of {phases}, scoring the reasoning"):
+    with phase(f"3 of {phases}, scoring"):
         found = measure_collapse(config, policy, groups)
     plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
     judged = regime(plain).value if plain else None

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from ragen2.progress import ProgressReport, report, reported_to
 
@@ -91,7 +100,7 @@ class Waiting:
     def _draw(self, said: ProgressReport) -> None:
         if self._bar is None:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(20))
-            times = (TaskProgressColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn())
+            times = (TaskProgressColumn(), _TimeColumn(table_column=Column(no_wrap=True)))
             # What is printed meanwhile goes where it would go without a bar.
             self._bar = Progress(
                 *columns, *times, console=self._console, transient=True, redirect_stdout=False
@@ -103,6 +112,13 @@ class Waiting:
             task.id, description=said.doing, completed=said.done, left=self._left(said)
         )
         self._bar.start()
+
+
+class _TimeColumn(TimeElapsedColumn):
+    """The time left, or while it is not known the time gone by: both do not fit into 80 columns."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["left"]) if task.fields["left"] else super().render(task)
 
 
 @contextmanager
