@@ -413,8 +413,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """Apply ``path.to.setting=value``; the value is TOML, or plain text when it is not."""
+    """Apply ``path.to.setting=value``; the value is TOML, or plain text when it is not.
+
+    ``path.to.list+=value`` adds to a list.
+    """
     path, separator, text = override.partition("=")
+    adds, path = path.endswith("+"), path.removesuffix("+")
     names = [name.strip() for name in path.split(".")]
     if not separator or not all(names):
         raise ConfigError(
@@ -422,12 +426,25 @@ def apply_override(data: Mapping[str, Any], override: str) -> dict[str, Any]:
         )
     try:
         value = _value(text)
+        if adds:
+            value = _added(data, names, value)
         for name in reversed(names):
             value = {name: value}
         refuse_excess(value)
     except ValueError as error:
         raise ConfigError(f"--set {path[:LONGEST_VALUE]}: {error}") from error
     return merge(copy.deepcopy(dict(data)), value)
+
+
+def _added(data: Any, names: Sequence[str], more: Any) -> list[Any]:
+    """The list that ``names`` lead to, or none, with one more value or several."""
+    for name in names:
+        data = data.get(name) if isinstance(data, Mapping) else None
+    if not isinstance(data, list | tuple | None):
+        raise ValueError(  # noqa: TRY004 - a user's mistake
+            f"+= adds to a list, and it is {shortened(data)}; use ="
+        )
+    return [*(data or ()), *(more if isinstance(more, list) else [more])]
 
 
 def _value(text: str) -> Any:
@@ -459,6 +476,8 @@ def parse_config(
     data = _with_absolute_paths(data, Path())
     plugins = data.get("plugins", ())
     names = [str(name) for name in plugins] if isinstance(plugins, list | tuple) else []
+    if len(set(names)) < len(names):  # one of the file's, named again
+        data["plugins"] = names = list(dict.fromkeys(names))
     if imports_plugins:
         load_installed_plugins()
         for name in names:

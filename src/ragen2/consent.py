@@ -76,7 +76,11 @@ def find_risks(tables: Mapping[str, Any], own: Mapping[str, Any]) -> list[Risk]:
 
     plugins = tables.get("plugins")
     names = plugins if isinstance(plugins, list | tuple) else ()
-    found = [Risk(*_plugin(str(name)), is_own("plugins")) for name in names]
+    named = own.get("plugins")
+    own_names = absolute_plugins([*named] if isinstance(named, list | tuple) else [], Path())
+    found = [
+        Risk(*_plugin(str(name)), absolute_plugins(name, Path()) in own_names) for name in names
+    ]
     command = _leaf(tables, ("warning", "command"))
     if isinstance(command, str) and command.strip():
         digest = _digest("command", command, *_files_in(command))

@@ -32,6 +32,10 @@ class FailedCheck(EnvError):
     """A check that was asked for ran and did not pass: exit code 1, not a mistake of the user."""
 
 
+class MissingMethod(EnvError):
+    """An environment was asked for something that it need not have, such as an expert, and has not."""
+
+
 class GradingError(EnvError):
     """What grades an answer, such as a sandbox, is missing or failed: no answer is wrong for that."""
 

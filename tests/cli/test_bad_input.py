@@ -108,7 +108,7 @@ MISTAKES = {
         ("pull", "-q"),
         "unknown option -q; known: --out; see ragen2 pull --help",
     ),
-    "missing argument": (("eval",), "missing argument 'MODEL'; see ragen2 eval --help"),
+    "missing argument": (("probe",), "missing argument 'RUN_DIR'; see ragen2 probe --help"),
     "one argument too many": (
         ("envs", "check", "Bandit", "twice"),
         "got unexpected extra argument(s) (twice); see ragen2 envs check --help",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from command_line import Done, settings
+from command_line import Done, assert_refused, settings
+from ragen2.cli.app import app
 from ragen2.envs import Env, make
 from ragen2.reference import built_in_kinds
 
@@ -47,6 +50,17 @@ def test_list_shows_every_environment_with_what_it_is(program: Program) -> None:
     for member in built_in_kinds(Env):
         assert member.model_fields["kind"].default in done.stdout
     assert "Walk from the start to the goal on ice with holes." in done.stdout
+
+
+def test_list_fits_80_columns_with_two_lines_each() -> None:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["envs", "list"], catch_exceptions=False)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    own = [member.model_fields["kind"].default for member in built_in_kinds(Env)]
+    starts = [number for number, line in enumerate(lines) if line.split(maxsplit=1)[0] in own]
+    assert [lines[number + 1][:2] for number in starts] == ["  "] * len(own)
+    assert all(not lines[number + 2].startswith(" ") for number in starts[:-1])
+    assert "Bandit      1 turn, 1 action, stochastic, text, dense reward 0 to 1" in lines
 
 
 def test_list_shows_an_environment_of_ones_own(program: Program, tmp_path: Path) -> None:
@@ -191,7 +205,7 @@ def test_an_unfinished_episode_is_told_in_one_line(program: Program, tmp_path: P
     assert line.startswith(
         "ragen2: Hollow: start of task 0 raised TypeError: Can't instantiate abstract class"
     )
-    assert "expert" in line
+    assert "step" in line
 
 
 def test_an_unfinished_episode_fails_its_check(program: Program, tmp_path: Path) -> None:
@@ -214,3 +228,52 @@ def test_a_board_shown_as_an_image_is_painted_in_the_terminal(program: Program) 
     assert done.returncode == 0
     assert "▀" * 56 in done.stdout
     assert "solved" in done.stdout
+
+
+def test_a_new_environment_passes_its_check_as_it_is(program: Program, tmp_path: Path) -> None:
+    made = program("envs", "new", "TeaShop")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["tea_shop.py"]
+    commands = [shlex.split(line)[1:] for line in made.stdout.splitlines()[1:]]
+    assert [words[0] for words in commands] == ["envs", "envs", "preflight", "train"]
+    checked = program(*commands[0])
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.splitlines()[-1] == "TeaShop passed on 20 seeds"
+    assert checked.stdout.count("ok  ") == 15
+    few = settings("rollout.prompts=2", "rollout.group_size=2", "rollout.max_tokens=8")
+    for words in (commands[2], [*commands[3], "--dry-run"]):
+        assert program(*words, *few).returncode == 0
+    solved = program(*commands[1], given="hint\nquit\n")
+    assert "the expert would: " in solved.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("tea shop",),
+            "'tea shop' cannot name an environment; take letters and digits, a capital first: TeaShop",
+        ),
+        (
+            ("bandit",),
+            "'bandit' cannot name an environment; take letters and digits, a capital first: TeaShop",
+        ),
+        (("Bandit",), "there is an environment Bandit already; choose another name"),
+        (("Episode",), "Episode is a name that every environment file uses; choose another"),
+        (("Mine", "--out", "taken.py"), "taken.py exists already; choose another with --out"),
+        (
+            ("Mine", "--out", "mine.txt"),
+            "--out mine.txt must end in .py: plug-ins are Python files",
+        ),
+        (
+            ("Mine", "--out", "no/mine.py"),
+            "--out no/mine.py cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_a_new_environment_that_cannot_be(
+    program: Program, tmp_path: Path, words: tuple[str, ...], line: str
+) -> None:
+    (tmp_path / "taken.py").write_text("mine")
+    assert_refused(program("envs", "new", *words), tmp_path, line, left=["taken.py"])
+    assert (tmp_path / "taken.py").read_text() == "mine"

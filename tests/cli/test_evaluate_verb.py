@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from command_line import Done
 from ragen2.cli.evaluate import evaluation_config, write_verdict
 from ragen2.cli.views.verdicts import print_verdict
 from ragen2.config import RunConfig, dump_config
@@ -31,36 +33,36 @@ def run(tmp_path) -> Path:
 
 
 def test_a_run_directory_is_evaluated_under_its_own_settings(run):
-    config = evaluation_config(str(run), None, None, [])
+    config = evaluation_config(str(run), None, [])
     assert config.env == FrozenLake(slip=0.25, max_turns=3)
     assert config.rollout == Rollout(history="current", group_size=4)
     assert config.evaluation.tasks == 11
 
 
 def test_so_is_one_of_its_checkpoints(run):
-    config = evaluation_config(str(run / "checkpoints" / "step_000002"), None, None, [])
+    config = evaluation_config(str(run / "checkpoints" / "step_000002"), None, [])
     assert config.env == FrozenLake(slip=0.25, max_turns=3)
 
 
 def test_flags_go_over_the_settings_of_the_run(run):
-    config = evaluation_config(str(run), "FrozenLake", 7, ["env.slip=0.5", "rollout.group_size=2"])
+    config = evaluation_config(str(run), 7, ["env.slip=0.5", "rollout.group_size=2"])
     assert config.env == FrozenLake(slip=0.5, max_turns=3)
     assert config.evaluation.tasks == 7
     assert config.rollout.group_size == 2
 
 
 def test_another_environment_does_not_inherit_the_settings_of_the_runs(run):
-    assert evaluation_config(str(run), "Bandit", None, []).env == Bandit()
+    assert evaluation_config(str(run), None, ["env.kind=Bandit"]).env == Bandit()
 
 
 def test_a_plain_model_is_evaluated_on_the_default(tmp_path):
-    config = evaluation_config(str(tmp_path), None, None, [])
+    config = evaluation_config(str(tmp_path), None, [])
     assert (config.env, config.rollout, config.evaluation.tasks) == (FrozenLake(), Rollout(), 256)
 
 
 def test_mistakes_are_named(run):
     with pytest.raises(ConfigError, match="did you mean 'Bandit'"):
-        evaluation_config(str(run), "Bandt", None, [])
+        evaluation_config(str(run), None, ["env.kind=Bandt"])
 
 
 def scope_metrics(scope: str, retrieval: float) -> dict[str, float]:
@@ -107,3 +109,16 @@ def test_the_json_holds_metrics_and_absences(tmp_path):
     }
     with pytest.raises(RunError, match=r"--json .* cannot be written: No such file"):
         write_verdict(tmp_path / "gone" / "found.json", "model", verdict)
+
+
+def test_without_collapse_held_out_tasks_are_all(
+    program: Callable[..., Done], tmp_path: Path
+) -> None:
+    words = ("--tasks", "2", "--no-collapse", "--json", "found.json", "--out", "played")
+    done = program("eval", "ragen2-tiny", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("collapse not measured: it was not asked for\n")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {name.partition("/")[0] for name in found["metrics"]} == {"eval"}
+    assert found["absent"] == {"collapse": "it was not asked for"}
+    assert len((tmp_path / "played" / "evaluation.jsonl").read_text().splitlines()) == 2

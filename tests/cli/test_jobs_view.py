@@ -164,3 +164,15 @@ def test_the_view_says_where_runs_are_and_how_they_share(capsys: pytest.CaptureF
 )
 def test_time_left_is_a_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
+
+
+def test_the_table_of_jobs_fits_80_columns_and_cuts_no_number() -> None:
+    found = [status("running", 30, name="frozen_lake_reinforce_plus-seed0"), status("queued")]
+    shown = as_text(jobs_table(found, width=80), 80)
+    assert max(map(len, shown)) <= 80
+    assert "…" not in "".join(shown)
+    assert [word.strip() for word in shown[1].strip("┃").split("┃")] == [
+        *("job", "state", "step", "success", "held out", "left"),
+    ]
+    wide = as_text(jobs_table(found, width=120), 120)
+    assert "s per step" in wide[1]

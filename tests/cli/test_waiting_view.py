@@ -6,6 +6,7 @@ import io
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ragen2.backends.agent import locate
 from ragen2.backends.settings import EMBEDDED
 from ragen2.cli.views import waiting as view
 from ragen2.cli.views.waiting import LARGE, Waiting
-from ragen2.progress import ProgressReport, report, reported_to
+from ragen2.progress import ProgressReport, counter, part, phase, report, reported_to
 
 Program = Callable[..., Done]
 FEW = settings("rollout.prompts=2", "rollout.group_size=2", "env.max_turns=1")
@@ -55,6 +56,23 @@ def test_reports_go_to_the_innermost_listener() -> None:
     assert (inner, outer) == ([ProgressReport("one")], [ProgressReport("two", 1, 4)])
 
 
+def test_a_part_is_reported_as_progress_of_the_whole_and_a_phase_by_its_name() -> None:
+    said: list[ProgressReport] = []
+    with reported_to(said.append), phase("1 of 2"), part("playing", 4, 8, 16):
+        report("writing", 1, 2)
+        report("thinking")
+    assert said == [ProgressReport("1 of 2: playing", done, 16) for done in (4, 6, 4)]
+
+
+def test_what_threads_count_is_heard_by_the_listener_of_the_one_that_began() -> None:
+    said: list[ProgressReport] = []
+    with reported_to(said.append):
+        count = counter("writing", 20)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(count, [2] * 10))
+    assert said == [ProgressReport("writing", done, 20) for done in range(2, 21, 2)]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_what_is_quick_is_not_shown(clock: Any, is_terminal: bool) -> None:
     console = screen(is_terminal=is_terminal)
@@ -81,8 +99,27 @@ def test_lines_are_rare_where_there_is_no_terminal(clock: Any) -> None:
         shown(ProgressReport("playing", second, 100))
         clock[0] += 1.0
     shown.close()
-    lines = ["playing: 30%", "playing: 45%", "playing: 60%", "playing: 75%", "playing: 90%"]
-    assert text(console).splitlines() == lines
+    assert text(console).splitlines() == [
+        "playing: 30%, about 1:10 left",
+        "playing: 45%, about 0:55 left",
+        "playing: 60%, about 0:40 left",
+        "playing: 75%, about 0:25 left",
+        "playing: 90%, about 0:10 left",
+    ]
+
+
+def test_the_time_left_is_that_of_the_phase_and_begins_anew_with_it(clock: Any) -> None:
+    console = screen(is_terminal=False)
+    shown = Waiting(console, seconds_to_line=1000.0)
+    shown(ProgressReport("opening", 0, 10))
+    clock[0] += 900.0
+    shown(ProgressReport("playing", 40, 100))  # goes on from what was done before
+    clock[0] += 150.0
+    shown(ProgressReport("playing", 50, 100))
+    clock[0] += 5000.0
+    shown(ProgressReport("playing", 10, 100))  # another round: nothing is known of its pace
+    shown.close()
+    assert text(console).splitlines() == ["playing: 50%, about 12:30 left", "playing: 10%"]
 
 
 def test_what_is_reported_once_and_then_takes_long_is_shown_later() -> None:
@@ -103,7 +140,27 @@ def test_a_bar_shows_how_far_it_is_and_is_taken_away(clock: Any) -> None:
     shown.close()
     assert "opening [a] file" in text(console)
     assert "25%" in text(console)
+    assert "left" not in text(console), "one report has no pace"
     assert text(console).endswith("\x1b[2K")  # the line is erased
+
+
+def test_the_longest_phase_of_an_evaluation_fits_80_columns(clock: Any) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    shown = Waiting(console)
+    phases = (
+        "2 of 3, groups to compare: playing MetaMathQA",
+        "3 of 3, scoring: 1024 traces, first turn",
+    )
+    for name in phases:
+        shown(ProgressReport(name, 0, 100))
+        clock[0] += 4000.0
+        shown(ProgressReport(name, 50, 100))
+        assert shown._bar is not None
+        shown._bar.refresh()
+        assert name in text(console)
+    shown.close()
+    assert "about 1:06:40 left" in text(console)
+    assert "…" not in text(console)
 
 
 def test_a_large_file_is_named_before_it_is_opened(program: Program, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def warm_started(groundedness: float) -> Assessment:
     )
     agent = open_agent(config.model, config.learner, seed=config.seed)
     warmstart(config, agent.learner)
-    return assess(load_run(None, ["evaluation.tasks=16", "env.max_turns=1"]), agent.policy)
+    return assess(load_run(None, ["evaluation.tasks=128", "env.max_turns=1"]), agent.policy)
 
 
 def test_all_write_well_formed_replies(verdicts: list[Assessment]) -> None:

@@ -15,6 +15,7 @@ from ragen2.diagnostics.metrics.collapse import measured_scopes
 from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs import Bandit, FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS
+from ragen2.progress import ProgressReport, reported_to
 from ragen2.rollout import Rollout
 from ragen2.trainer.evaluate import assess, evaluate, evaluate_run, evaluation_metrics
 
@@ -130,11 +131,11 @@ def test_the_interval_holds_the_rate_and_stays_a_share(counts):
 # --- assess ----------------------------------------------------------------------------------------
 
 
-def config(**rollout) -> RunConfig:
+def config(tasks: int = 64, **rollout) -> RunConfig:
     return RunConfig(
         env=ENV,
         rollout=Rollout(prompts=8, group_size=8, actions_per_turn=1, **rollout),
-        evaluation={"tasks": 20},
+        evaluation={"tasks": tasks},
     )
 
 
@@ -178,3 +179,43 @@ def test_an_environment_of_several_turns_is_assessed_in_every_scope():
     missing = [name.removeprefix("collapse/") for name in verdict.absent]
     assert {*scopes, *missing} == {"first_turn", "turn_2", "turn_3", "trajectory"}
     assert verdict.metrics["collapse/first_turn/num_traces"] == 64
+
+
+@pytest.mark.parametrize(
+    ("tasks", "shape"), [(200, (8, 8)), (64, (8, 8)), (63, (8, 7)), (9, (8, 1)), (2, (2, 1))]
+)
+def test_no_more_episodes_are_compared_than_tasks_were_asked_for(tasks, shape):
+    lake = config(tasks).model_copy(update={"env": FrozenLake(max_turns=3)})
+    verdict = assess(lake, ScriptedPolicy(lambda p, rng: f"at {p[-9:]}</think><answer>Up</answer>"))
+    assert (len(verdict.groups), len(verdict.groups[0].trajectories)) == shape
+    assert len(verdict.evaluated) == tasks
+    traces = [v for name, v in verdict.metrics.items() if name.endswith("/num_traces")]
+    assert 0 < max(traces) <= tasks
+
+
+def test_one_task_has_nothing_to_be_compared_with():
+    verdict = assess(config(1), ScriptedPolicy(first_arm))
+    assert verdict.absent == {"collapse/first_turn": "1 reasoning traces to score, 2 are needed"}
+
+
+def test_without_collapse_nothing_else_is_played_or_scored():
+    said: list[ProgressReport] = []
+    policy = ScriptedPolicy(first_arm)
+    policy.score = None  # would be called
+    with reported_to(said.append):
+        verdict = assess(config(5), policy, scores_reasoning=False)
+    assert (len(verdict.evaluated), verdict.groups, verdict.regime) == (5, [], None)
+    assert verdict.absent == {"collapse": "it was not asked for"}
+    assert {one.doing for one in said} == {"1 of 1, held-out tasks: playing Bandit"}
+
+
+def test_phases_say_how_many_there_are_and_how_far_each_is():
+    said: list[ProgressReport] = []
+    with reported_to(said.append):
+        assess(config(20), ScriptedPolicy(first_arm))
+    assert list(dict.fromkeys(one.doing for one in said)) == [
+        "1 of 3, held-out tasks: playing Bandit",
+        "2 of 3, groups to compare: playing Bandit",
+        "3 of 3, scoring: 16 traces, first turn",
+    ]
+    assert {one.total for one in said} == {20, 16, 1}

@@ -45,7 +45,7 @@ def test_it_reports_its_phases_in_order(found):
         "scoring the reasoning",
     ]
     ended = [one.done for one in said if one.doing == "playing PlantedLake"]
-    assert (ended[0], ended, said[0].total) == (0, sorted(ended), 72)
+    assert (ended[0], ended, said[0].total) == (0, sorted(ended), 72 * PlantedLake().max_turns)
 
 
 def test_it_plays_the_first_batch_of_the_run(found):

@@ -1,50 +1,73 @@
-"""``ragen2 envs``: what there is, play it, check it."""
+"""``ragen2 envs``: what there is, write one, play it, check it."""
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, make_env, require_torch
+from ragen2.cli.shared import PluginOption, SetOption, make_env, require_torch, write_text
+from ragen2.errors import RunError
 
-app = typer.Typer(help="List, play and check environments.", no_args_is_help=True)
-
-PluginOption = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", metavar="FILE.py", help="Load an environment of your own."),
-]
+app = typer.Typer(help="List, write, play, show and check environments.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_envs(plugin: PluginOption = None) -> None:
-    """What there is, with its settings' defaults.
+    """What there is, two lines each: what an episode is like by default, and what it is about.
 
     Example: ragen2 envs list
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
     from ragen2.envs import Env
 
     _load(plugin)
-    table = Table()
-    for column in ("environment", "what", "turns", "actions", "stochastic", "state", "reward"):
-        table.add_column(column)
+    console = Console()
     for kind in Env.kinds():
         env = Env.from_dict({"kind": kind})
-        first = (type(env).__doc__ or "").strip().partition("\n")[0]
         low, high = env.reward_range
-        table.add_row(
-            kind,
-            first,
-            str(env.max_turns),
-            str(env.max_actions),
-            "yes" if env.stochastic else "no",
-            env.state_kind,
-            f"{env.reward_kind}, {low:g} .. {high:g}",
+        facts = (
+            f"{env.max_turns} turn{'s' * (env.max_turns > 1)}, "
+            f"{env.max_actions} action{'s' * (env.max_actions > 1)}, "
+            f"{'stochastic' if env.stochastic else 'deterministic'}, {env.state_kind}, "
+            f"{env.reward_kind} reward {low:g} to {high:g}"
         )
-    Console().print(table)
+        console.print(Text.assemble((f"{kind:<12}", "bold"), facts))
+        first = (type(env).__doc__ or "").strip().partition("\n")[0]
+        console.print(Padding(Text(first), (0, 0, 0, 2), expand=False))
+
+
+@app.command("new")
+def new_env(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of its class and kind: TeaShop.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="File to write.", show_default="tea_shop.py"),
+    ] = None,
+) -> None:
+    """Write a small environment of your own that plays, passes its check, and can be changed.
+
+    Example: ragen2 envs new TeaShop --out tea_shop.py
+    """
+    from ragen2.envs.new_env import new_env_text
+
+    file = out or Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
+    text = new_env_text(name, file)
+    if file.exists():
+        raise RunError(f"{file} exists already; choose another with --out")
+    write_text("--out", file, text)
+    own = shlex.join([name, "--plugin", str(file)])
+    print(f"wrote {file}; next:")
+    print(f"  ragen2 envs check {own}")
+    print(f"  ragen2 envs play {own}")
+    print(f"  ragen2 preflight --env {own}")
+    print(f"  ragen2 train --env {own}")
 
 
 @app.command("play")
@@ -105,12 +128,14 @@ def check(
 
     Example: ragen2 envs check FrozenLake --seeds 50
     """
-    from ragen2.envs.check.conformance import check_env, some_seeds
+    from ragen2.envs.check.conformance import check_env, some_seeds, unchecked_claims
 
     _load(plugin)
     env = make_env(name, overrides)
     for claim in check_env(env, some_seeds(seeds)):
         print(f"ok  {claim}")
+    for claim, why in unchecked_claims(env).items():
+        print(f"--  {claim}: not checked, {why}")
     print(f"{env.kind} passed on {seeds} seeds")
 
 

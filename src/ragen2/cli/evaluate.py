@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragen2.backends.remote.journal import JOURNAL_FILE
-from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch, write_json
-from ragen2.errors import ModelError, RunError
+from ragen2.cli.shared import (
+    PluginOption,
+    SetOption,
+    TrustOption,
+    plugin_rule,
+    require_torch,
+    with_shorthands,
+    write_json,
+)
+from ragen2.errors import ConfigError, ModelError, RunError
 from ragen2.runs.files import write_atomically
 from ragen2.runs.lock import one_writer
 from ragen2.runs.record import StepRecord
@@ -34,21 +42,35 @@ EVALUATED_FILE = "evaluation.jsonl"
 STEP = 0
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL", help="Folder, hub id, GGUF file, run directory or http://server#NAME."
         ),
-    ],
+    ] = None,
+    *,
+    named: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The same as MODEL.")
+    ] = None,
     env: Annotated[
         str | None,
-        typer.Option(help="Environment; left out, the run's own, or FrozenLake."),
+        typer.Option(
+            metavar="NAME", help="Environment (env.kind); left out, the run's own, or FrozenLake."
+        ),
     ] = None,
+    plugin: PluginOption = None,
     tasks: Annotated[
         int | None,
         typer.Option(min=1, help=f"Held-out tasks to play; left out, the run's own, or {TASKS}."),
     ] = None,
+    collapse: Annotated[
+        bool,
+        typer.Option(
+            "--collapse/--no-collapse",
+            help="Also play groups, at most as many episodes as tasks, and cross-score their reasoning.",
+        ),
+    ] = True,
     overrides: SetOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all metrics here.")
@@ -74,14 +96,18 @@ def evaluate(
     from ragen2.config import dump_config
     from ragen2.trainer.evaluate import assess
 
-    plugins = plugin_rule(trust=trust_plugins)
-    config = evaluation_config(model, env, tasks, overrides or (), plugins)
+    if (model is None) == (named is None):
+        raise ConfigError("eval needs one model: name it once, as MODEL or with --model")
+    model = model or named or ""
+    changes = with_shorthands(overrides, env=env, plugins=plugin)
+    rule = plugin_rule(trust=trust_plugins)
+    config = evaluation_config(model, tasks, changes, rule)
     with _writing(out):
         run = start_run(out, dump_config(config)) if out is not None else None
         with waiting(model):
             policy = open_policy(model, config, out)
         with _usage_printed(policy, out), waiting(model, is_open=True):
-            verdict = assess(config, policy)
+            verdict = assess(config, policy, scores_reasoning=collapse)
         if run is not None:
             finish_run(run, verdict)
     print_verdict(model, config.env.kind, verdict)
@@ -149,7 +175,6 @@ def _token_server(url: str, name: str, config: RunConfig, journal: Path | None) 
 
 def evaluation_config(
     model: str,
-    env: str | None,
     tasks: int | None,
     overrides: Sequence[str],
     plugins: PluginRule = "known",
@@ -167,8 +192,6 @@ def evaluation_config(
         _refuse_edited(run_file.parent, Path(model))
         run = read_toml(run_file)
         data = merge(data, {name: run[name] for name in OWN_SETTINGS if name in run})
-    if env is not None:
-        data = merge(data, {"env": {"kind": env}})
     if tasks is not None:
         data = merge(data, {"evaluation": {"tasks": tasks}})
     return resolve_config(RunConfig, data, overrides, f"run file {run_file}", plugins)

@@ -7,15 +7,31 @@ from typing import Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch, write_json
+from ragen2.cli.shared import (
+    EnvOption,
+    ModelOption,
+    PluginOption,
+    SetOption,
+    StepsOption,
+    TrustOption,
+    plugin_rule,
+    require_torch,
+    with_shorthands,
+    write_json,
+)
 from ragen2.errors import RunError
 
 
-def preflight(
+def preflight(  # noqa: PLR0913 - one parameter per flag
     run_file: Annotated[
         Path | None,
         typer.Argument(metavar="[RUN.toml]", help="A run file; left out, the embedded default."),
     ] = None,
+    *,
+    model: ModelOption = None,
+    env: EnvOption = None,
+    steps: StepsOption = None,
+    plugin: PluginOption = None,
     overrides: SetOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write everything here.")
@@ -24,7 +40,7 @@ def preflight(
 ) -> None:
     """Play one batch, train nothing, and say what there is to learn from.
 
-    Example: ragen2 preflight --set rollout.prompts=16 --json preflight.json
+    Example: ragen2 preflight --env Bandit --set rollout.prompts=16 --json preflight.json
     """
     from rich.console import Console
 
@@ -33,7 +49,8 @@ def preflight(
     from ragen2.config import load_run
     from ragen2.trainer.preflight import preflight as run_preflight
 
-    config = load_run(run_file, overrides or (), plugins=plugin_rule(trust=trust_plugins))
+    changes = with_shorthands(overrides, model=model, env=env, steps=steps, plugins=plugin)
+    config = load_run(run_file, changes, plugins=plugin_rule(trust=trust_plugins))
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise RunError(f"--json {json_file} cannot be written: its folder does not exist")
     with waiting(config.model.path):

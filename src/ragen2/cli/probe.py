@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragen2.cli.shared import SetOption, TrustOption, plugin_rule, require_torch
+from ragen2.cli.shared import (
+    EnvOption,
+    PluginOption,
+    SetOption,
+    TrustOption,
+    plugin_rule,
+    require_torch,
+    with_shorthands,
+)
 from ragen2.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -44,6 +52,8 @@ def probe(  # noqa: PLR0913 - one parameter per flag
         str | None,
         typer.Option(metavar="0,A,B", help="Lower edges of variance buckets, instead."),
     ] = None,
+    env: EnvOption = None,
+    plugin: PluginOption = None,
     overrides: SetOption = None,
     out: Annotated[
         Path | None,
@@ -65,7 +75,8 @@ def probe(  # noqa: PLR0913 - one parameter per flag
 
     RunDirectory.open(run_dir)
     flags = [f"rollout.prompts={prompts}", f"rollout.group_size={group_size}"]
-    changes = [*flags, *_bucket_flags(buckets, edges), *(overrides or ())]
+    named = with_shorthands(overrides, env=env, plugins=plugin)
+    changes = [*flags, *_bucket_flags(buckets, edges), *named]
     config = _config(run_dir, changes, plugin_rule(trust=trust_plugins))
     chosen, folder = _checkpoint(run_dir, step)
     place = f"probe/step_{chosen:06d}"

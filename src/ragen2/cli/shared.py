@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,28 @@ SetOption = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Override a setting; may be given often."),
 ]
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="The agent: a folder, hub id or GGUF file (model.path)."
+    ),
+]
+EnvOption = Annotated[
+    str | None,
+    typer.Option("--env", metavar="NAME", help="Environment (env.kind); see ragen2 envs list."),
+]
+StepsOption = Annotated[
+    int | None, typer.Option("--steps", metavar="N", min=1, help="Steps of the run (steps).")
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="Import a file or module with kinds of your own (added to plugins); may be given often.",
+    ),
+]
+
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -42,6 +65,44 @@ def plugin_rule(*, trust: bool, dry_run: bool = False) -> PluginRule:
     if dry_run:
         return "skip"
     return "trust" if trust else "known"
+
+
+def with_shorthands(
+    overrides: Sequence[str] | None,
+    *,
+    model: str | None = None,
+    env: str | None = None,
+    steps: int | None = None,
+    plugins: Sequence[str] | None = None,
+) -> list[str]:
+    """What --model, --env, --steps and --plugin stand for as overrides, and those of ``--set`` over them."""
+    named = {"plugins+": list(plugins or ()), "model.path": model, "env.kind": env, "steps": steps}
+    # JSON: what a name looks like (3, true, a quote in it) must not change what it is.
+    flags = [
+        f"{path}={json.dumps(value)}" for path, value in named.items() if value not in (None, [])
+    ]
+    return [*flags, *(overrides or ())]
+
+
+def as_flags(tables: Mapping[str, Any]) -> list[str]:
+    """Words of a command line that give these settings: flags where there are some, ``--set`` elsewhere."""
+    words: list[str] = []
+    for path, value in _leaves(tables):
+        if path == "plugins":
+            words += [word for one in value for word in ("--plugin", one)]
+        elif path == "env.kind":
+            words += ["--env", value]
+        else:
+            words += ["--set", f"{path}={json.dumps(value)}"]
+    return words
+
+
+def _leaves(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 def require_torch() -> ModuleType:

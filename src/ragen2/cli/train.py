@@ -17,11 +17,16 @@ from ragen2.cli.outlasting import StopRequest
 from ragen2.cli.processes import open_rank_zero, resume_line, run_worker, start_processes
 from ragen2.cli.shared import (
     EXIT_INTERRUPTED,
+    EnvOption,
+    ModelOption,
+    PluginOption,
     SetOption,
+    StepsOption,
     TrustOption,
     new_run_path,
     plugin_rule,
     require_torch,
+    with_shorthands,
 )
 from ragen2.errors import ConfigError, RunError
 
@@ -84,8 +89,12 @@ def train(  # noqa: PLR0913 - one parameter per flag
             "each in a process of its own.",
         ),
     ] = None,
-    overrides: SetOption = None,
     *,
+    model: ModelOption = None,
+    env: EnvOption = None,
+    steps: StepsOption = None,
+    plugin: PluginOption = None,
+    overrides: SetOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -134,7 +143,9 @@ def train(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Train an agent and watch for collapse.
 
-    Example: ragen2 train --set steps=20 --set filter.mass=0.8 --out runs/try
+    --model, --env, --steps and --plugin are short for settings; --set has all of them.
+
+    Example: ragen2 train --env FrozenLake --steps 20 --set filter.mass=0.8 --out runs/try
     """
     rank = rank_of(os.environ)
     if not rank.is_zero:
@@ -145,7 +156,8 @@ def train(  # noqa: PLR0913 - one parameter per flag
     has_jobs = len(run_files or ()) > 1 or seeds is not None or jobs is not None
     has_cluster = nodes != 1 or gpus_per_node is not None or bool(engine_set)
     _refuse_with_engine(engine, has_jobs=has_jobs or processes is not None, has_cluster=has_cluster)
-    run_file, changes = run_files[0] if run_files else None, overrides or []
+    run_file = run_files[0] if run_files else None
+    changes = with_shorthands(overrides, model=model, env=env, steps=steps, plugins=plugin)
     _refuse_with_resume(resume, has_settings=bool(run_file or out), has_jobs=has_jobs)
     plugins = plugin_rule(trust=trust_plugins, dry_run=dry_run)
     if engine is TrainingEngine.VERL:

@@ -178,6 +178,8 @@ class Contrasts:
     """Whether an episode has one turn, so that no action of a member could answer to its luck."""
     problem: str = ""
     """Why the environment could not be replayed; empty when it could."""
+    missing: tuple[str, ...] = ()
+    """What the environment lacks for some of the plays, each in a few words."""
 
     @property
     def plays(self) -> tuple[Played, ...]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragen2.component import Component
+from ragen2.errors import MissingMethod
 from ragen2.seeding import stream_key
 from ragen2.types import Image
 
@@ -46,7 +47,10 @@ class Step:
 
 
 class Episode(ABC):
-    """One play of one task. Read ``observation``, call ``step`` until it says done."""
+    """One play of one task. Read ``observation``, call ``step`` until it says done.
+
+    ``expert``, ``random_action`` and ``explain`` are optional: who needs one that is missing says so.
+    """
 
     @property
     @abstractmethod
@@ -57,17 +61,19 @@ class Episode(ABC):
     def step(self, action: str) -> Step:
         """Take one action, given as the agent wrote it. Never raises on what an agent may write."""
 
-    @abstractmethod
     def expert(self) -> tuple[str, ...]:
         """A best plan from here: actions that lead to the goal if luck allows; empty when done."""
+        raise MissingMethod("expert")
 
-    @abstractmethod
     def random_action(self, rng: np.random.Generator) -> str:
-        """A legal action at random."""
+        """A legal action at random. Where an environment has fixed actions, one of those is drawn."""
+        del rng
+        raise MissingMethod("random_action")
 
-    @abstractmethod
     def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
         """Scripted reasoning, in varied wording, that names the state and leads to ``actions``."""
+        del actions, rng
+        raise MissingMethod("explain")
 
     def image(self, cell_pixels: int = 28) -> npt.NDArray[np.uint8] | None:
         """The state as height x width x 3 bytes, or None where there is no picture."""

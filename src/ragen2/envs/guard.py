@@ -15,19 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ragen2.component import is_ours, shortened
-from ragen2.envs.base import Env, Episode, Step
-from ragen2.errors import EnvError, RagenError, told
+from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, Step
+from ragen2.errors import EnvError, MissingMethod, RagenError, told
 from ragen2.time_limit import within
 
 LONGEST_TEXT = 1_000_000
 """Characters of an observation at most: far more than any model reads."""
 LARGEST_REWARD = 1e15
 """Either way: returns of such steps, and their squares, are still numbers of 32 bits."""
+OPTIONAL = ("expert", "random_action", "explain")
+"""What an episode need not have."""
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def start_episode(env: Env, seed: int, luck: int) -> Episode:
+def start_episode(env: Env, seed: int, luck: int) -> GuardedEpisode:
     """What ``env.start`` gives, guarded."""
     episode = _call(env, f"start of task {seed}", env.start, seed, luck)
     if not isinstance(episode, Episode):
@@ -35,6 +37,26 @@ def start_episode(env: Env, seed: int, luck: int) -> Episode:
             f"{env.kind}: start of task {seed} returned {_kind_of(episode)}; it must be an Episode"
         )
     return GuardedEpisode(env, seed, episode)
+
+
+def missing_methods(env: Env) -> tuple[str, ...]:
+    """Which of ``OPTIONAL`` the environment's episodes lack; fixed actions can be drawn without a method."""
+    own = type(start_episode(env, HELD_OUT_SEEDS, 0).unguarded)
+    missing = [name for name in OPTIONAL if getattr(own, name) is getattr(Episode, name)]
+    if env.has_fixed_actions and action_forms_of(env):
+        missing = [name for name in missing if name != "random_action"]
+    return tuple(missing)
+
+
+def random_action(env: Env, episode: Episode, rng: np.random.Generator) -> str:
+    """The episode's own choice, or one of the fixed actions where it makes none."""
+    try:
+        return episode.random_action(rng)
+    except MissingMethod:
+        forms = action_forms_of(env) if env.has_fixed_actions else ()
+        if not forms:
+            raise
+        return forms[int(rng.integers(len(forms)))]
 
 
 def text_of(env: Env, name: str) -> str:
@@ -84,7 +106,7 @@ class GuardedEpisode(Episode):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """A legal action at random."""
-        return self._text("random_action", lambda: self._episode.random_action(rng))
+        return self._text("random_action", lambda: random_action(self._env, self._episode, rng))
 
     def explain(self, actions: tuple[str, ...], rng: np.random.Generator) -> str:
         """Scripted reasoning that leads to ``actions``."""
@@ -99,6 +121,11 @@ class GuardedEpisode(Episode):
         """The image that the agent is shown beside ``observation``."""
         return self._pixels("shown_image", lambda: self._episode.shown_image)
 
+    @property
+    def unguarded(self) -> Episode:
+        """The episode as its environment made it."""
+        return self._episode
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._episode, name)
 
@@ -109,7 +136,10 @@ class GuardedEpisode(Episode):
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Result:
-        return _call(self._env, f"{name} of task {self._seed}", call, *args, **kwargs)
+        try:
+            return _call(self._env, f"{name} of task {self._seed}", call, *args, **kwargs)
+        except MissingMethod as error:
+            raise MissingMethod(f"{self._env.kind} has no {name}") from error
 
     def _text(self, name: str, call: Callable[[], str]) -> str:
         return _text(self._env, f"{name} of task {self._seed}", self._call(name, call))

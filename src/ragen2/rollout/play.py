@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -18,7 +19,7 @@ from ragen2.envs.base import Env, Episode, Step
 from ragen2.envs.guard import start_episode
 from ragen2.errors import EnvError, GradingError
 from ragen2.policy import Sampler, TextSampler
-from ragen2.progress import report
+from ragen2.progress import part
 from ragen2.rollout.context import (
     Key,
     ModelInput,
@@ -98,11 +99,10 @@ def play(
     cohorts = _cohorts(everyone, rollout.cohorts or (2 if workers else 1))
     with Pool(workers) as pool:
         while any(cohort.is_running for cohort in cohorts):
-            ended = sum(one.stop is not None for one in everyone)
-            report(f"playing {env.kind}", ended, len(everyone))
             for cohort in cohorts:
                 cohort.end_turn(adapter)
-                cohort.begin_turn(adapter, key, pool)
+                with _turn_reported(env, everyone, cohort.plays):
+                    cohort.begin_turn(adapter, key, pool)
     _report_errors(everyone)
     for members in plays:
         if any(one.prompt != members[0].prompt for one in members):
@@ -113,6 +113,16 @@ def play(
     return [
         Group(members[0].prompt, tuple(one.trajectory() for one in members)) for members in plays
     ]
+
+
+@contextmanager
+def _turn_reported(env: Env, everyone: Sequence[_Play], asked: Sequence[_Play]) -> Iterator[None]:
+    """Report turns, of as many as all episodes may have; replies being written are parts of one."""
+    most = env.max_turns
+    done = sum(most if one.stop is not None else len(one.turns) for one in everyone)
+    more = sum(one.stop is None for one in asked)
+    with part(f"playing {env.kind}", done, done + more, most * len(everyone)):
+        yield
 
 
 def _report_errors(plays: Sequence[_Play]) -> None:

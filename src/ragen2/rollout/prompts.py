@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from ragen2.component import Settings, suggest
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.envs.guard import action_forms_of, start_episode, text_of
-from ragen2.errors import ConfigError, EnvError
+from ragen2.errors import ConfigError, EnvError, MissingMethod
 from ragen2.rollout.reply import ACTION_SEPARATOR, THINK_TAGS, ReplyFormat, render_reply
 from ragen2.rollout.settings import Rollout
 from ragen2.rollout.wording import (
@@ -31,6 +33,8 @@ from ragen2.runs.checkpoints import SETTINGS
 from ragen2.runs.toml_files import read_toml_file
 from ragen2.seeding import stream
 from ragen2.types import Image, Message
+
+logger = logging.getLogger(__name__)
 
 Style = Literal["auto", "reference", "brief", "native"]
 EXAMPLE_SEED = HELD_OUT_SEEDS + 10**12
@@ -279,11 +283,19 @@ def worked_examples(env: Env, form: ReplyFormat, count: int) -> tuple[tuple[str,
             if plan:
                 reply = render_reply(reasoning, plan, replace(form, prefilled=False))
                 found[episode.observation] = reply
+        except MissingMethod as error:
+            _say_once(f"{error}: its prompts have no worked example")
+            break
         except EnvError:  # whoever plays the environment is told; an example is not needed
             break
         if len(found) == count:
             break
     return tuple(found.items())
+
+
+@cache
+def _say_once(line: str) -> None:
+    logger.warning("%s", line)
 
 
 def template_texts(file: Path) -> dict[str, str]:

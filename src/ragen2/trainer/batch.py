@@ -16,7 +16,7 @@ from ragen2.diagnostics.base import Contrasts, Played, executed_actions
 from ragen2.diagnostics.metrics.reward import noise_split
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode, image_name
 from ragen2.envs.guard import start_episode
-from ragen2.errors import EnvError, told
+from ragen2.errors import EnvError, MissingMethod, told
 from ragen2.rollout import Task, play
 from ragen2.rollout.play import refuse_broken
 from ragen2.seeding import stream
@@ -166,17 +166,31 @@ class EnvReplayer:
         seed = group.prompt.seed
         lucks = range(REPLAY_LUCK, REPLAY_LUCK + replays)
         try:
+            missing: list[str] = []
+            once = lucks[: replays if self.env.stochastic else 1]
             return Contrasts(
-                expert=tuple(
-                    play_expert(self.env, seed, luck)
-                    for luck in lucks[: replays if self.env.stochastic else 1]
-                ),
-                random=tuple(play_random(self.env, seed, luck) for luck in lucks),
+                expert=self._scripted(play_expert, seed, once, missing),
+                random=self._scripted(play_random, seed, lucks, missing),
+                missing=tuple(missing),
                 own=self._own(group, replays) if self.env.stochastic else (),
                 one_turn=self.env.max_turns == 1,
             )
         except Exception as error:  # noqa: BLE001 - a broken environment becomes data, as in a rollout
             return Contrasts(problem=str(error) if isinstance(error, EnvError) else told(error))
+
+    def _scripted(
+        self,
+        play: Callable[[Env, int, int], Played],
+        seed: int,
+        lucks: Sequence[int],
+        missing: list[str],
+    ) -> tuple[Played, ...]:
+        """A play under each luck; none where the environment lacks what plays it, which is noted."""
+        try:
+            return tuple(play(self.env, seed, luck) for luck in lucks)
+        except MissingMethod as error:
+            missing.append(str(error))
+            return ()
 
     def _own(self, group: Group, replays: int) -> tuple[Played, ...]:
         """``replays`` plays in all, spread over members that did different things."""

@@ -27,7 +27,7 @@ from ragen2.diagnostics.metrics.collapse import PREFIX, PROBE, check_scope
 from ragen2.diagnostics.statistics.resampling import wilson_of_trials
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
 from ragen2.policy import Policy, Sampler, Scorer, TextSampler
-from ragen2.progress import report
+from ragen2.progress import phase
 from ragen2.rollout import Rollout, Task, play
 from ragen2.rollout.context import require_vision
 from ragen2.rollout.play import DEFAULT_PROMPT, refuse_broken
@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 SUCCESS, SECOND = "eval/success", "eval/second_success"
 """At the first temperature, and at the second where there is one."""
+WIDE_TRACES = 64
+"""Traces of later turns, and of whole trajectories, that are scored at most."""
 NO_TOKENS = "the model gives text alone, and scores need the tokens it sampled"
+NOT_ASKED = "it was not asked for"
+COLLAPSE = PREFIX.partition("/")[0]
 
 EvidenceOf = Callable[[Sequence[Group], Scorer | None], Evidence]
 """Makes evidence of groups, with the step, averages and seed of a run."""
@@ -149,18 +153,27 @@ class Assessment:
     """The groups whose reasoning was cross-scored."""
 
 
-def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
+def assess(
+    config: RunConfig, policy: Policy | TextSampler, *, scores_reasoning: bool = True
+) -> Assessment:
     """Play ``evaluation.tasks`` held-out tasks once, then one batch of groups to cross-score.
 
-    The groups of a model that gives text alone are played all the same: they can be audited.
+    The groups are no more than ``evaluation.tasks`` episodes together, so that few tasks are quick. Those of
+    a model that gives text alone are played all the same: they can be audited.
     """
     require_vision(config.env, policy, config.rollout, config.prompt)
-    metrics, evaluated = _evaluate_at(config, policy, config.evaluation.temperature)
-    groups = held_out_groups(config, policy)
+    phases = 1 if not scores_reasoning else 2 if isinstance(policy, TextSampler) else 3
+    with phase(f"1 of {phases}, held-out tasks"):
+        metrics, evaluated = _evaluate_at(config, policy, config.evaluation.temperature)
+    if not scores_reasoning:
+        return Assessment(metrics, None, {COLLAPSE: NOT_ASKED}, evaluated)
+    with phase(f"2 of {phases}, groups to compare"):
+        groups = held_out_groups(config, policy)
     if isinstance(policy, TextSampler):
-        return Assessment(metrics, None, {PREFIX.rstrip("/"): NO_TOKENS}, evaluated, groups)
-    report("scoring the reasoning")
-    found = measure_collapse(config, policy, groups)
+        absent = {PREFIX.rstrip("/"): NO_TOKENS}
+        return Assessment(metrics, None, absent, evaluated, groups)
+    with phase(f"3 of {phases}, scoring"):
+        found = measure_collapse(config, policy, groups)
     plain = {name.removeprefix(PREFIX): v for name, v in found.items() if name.startswith(PREFIX)}
     judged = regime(plain).value if plain else None
     return Assessment(metrics | found, judged, found.absent, evaluated, groups)
@@ -169,12 +182,18 @@ def assess(config: RunConfig, policy: Policy | TextSampler) -> Assessment:
 def measure_collapse(config: RunConfig, policy: Policy, groups: list[Group]) -> Measured:
     """Cross-score ``groups``: all first turns, and where there are more turns, samples of those too.
 
-    Metrics are under ``collapse/<scope>/``, with images also under ``vision/<turn>/``.
+    No scope has more traces than there are trajectories. Metrics are under ``collapse/<scope>/``, with
+    images also under ``vision/<turn>/``.
     """
-    every_trace = max(2, config.rollout.prompts * config.rollout.group_size)
+    every_trace = max(2, sum(len(group.trajectories) for group in groups))
     diagnostics: list[Diagnostic] = [Collapse(max_traces=every_trace, resamples=RESAMPLES)]
     if config.env.max_turns > 1:
-        wide = Collapse(scopes=("turns", "trajectory"), resamples=RESAMPLES, interval="population")
+        wide = Collapse(
+            scopes=("turns", "trajectory"),
+            max_traces=min(every_trace, WIDE_TRACES),
+            resamples=RESAMPLES,
+            interval="population",
+        )
         diagnostics.append(wide)
     diagnostics.append(Vision(resamples=RESAMPLES))
     evidence = Evidence(0, groups, policy, config.rollout.temperature, seed=config.seed)
@@ -182,8 +201,12 @@ def measure_collapse(config: RunConfig, policy: Policy, groups: list[Group]) -> 
 
 
 def held_out_groups(config: RunConfig, policy: Sampler | TextSampler) -> list[Group]:
-    """Groups of held-out tasks, as many and as large as a training step has."""
-    size = config.rollout.group_size
-    tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(config.rollout.prompts)]
+    """Groups of held-out tasks, as many and as large as a training step has, but no more episodes than tasks.
+
+    Of few episodes, more prompts are worth more than more replies to each: there is more to tell apart.
+    """
+    prompts = min(config.rollout.prompts, config.evaluation.tasks)
+    size = min(config.rollout.group_size, config.evaluation.tasks // prompts)
+    tasks = [[Task(seed, luck) for luck in range(size)] for seed in range(prompts)]
     key = (config.seed, "assess")
     return play(config.env, policy, tasks, config.rollout, key=key, prompt=config.prompt)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ragen2.envs.base import HELD_OUT_SEEDS, Env
-from ragen2.envs.guard import start_episode
+from ragen2.envs.guard import missing_methods, start_episode
 from ragen2.trainer.batch import play_expert, play_random
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ class Incentives:
     """Every reply invalid."""
     idle: float | None
     """One action per turn that changes nothing; None where none of the actions is such."""
-    random: float
-    """Legal actions at random, as many as are taken."""
+    random: float | None
+    """Legal actions at random, as many as are taken; None where the environment draws none."""
     failed: float | None
     """Those of them that solved nothing; None where all did."""
-    expert: float
+    expert: float | None
+    """A scripted expert; None where the environment has none."""
 
     @property
     def warning(self) -> str:
@@ -53,13 +54,15 @@ def measure_incentives(config: RunConfig) -> Incentives:
     env, rollout = config.env, config.rollout
     seeds = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + TASKS)
     idle = [_idle_return(env, seed) for seed in seeds] if env.has_fixed_actions else []
-    random = [play_random(env, seed, 0) for seed in seeds]
+    missing = missing_methods(env)
+    random = [] if "random_action" in missing else [play_random(env, seed, 0) for seed in seeds]
+    expert = [] if "expert" in missing else [play_expert(env, seed, 0) for seed in seeds]
     return Incentives(
         invalid=rollout.penalty(env) * env.max_turns,
         idle=_mean([one for one in idle if one is not None]),
-        random=float(np.mean([one.reward for one in random])),
+        random=_mean([one.reward for one in random]),
         failed=_mean([one.reward for one in random if not one.solved]),
-        expert=float(np.mean([play_expert(env, seed, 0).reward for seed in seeds])),
+        expert=_mean([one.reward for one in expert]),
     )
 
 

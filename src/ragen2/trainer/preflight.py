@@ -25,7 +25,7 @@ from ragen2.diagnostics.metrics.reward import (
 from ragen2.diagnostics.metrics.triage import triage_shares
 from ragen2.errors import ConfigError, EnvError
 from ragen2.filtering import Filter
-from ragen2.progress import report
+from ragen2.progress import part, report
 from ragen2.rollout import play
 from ragen2.rollout.context import require_vision
 from ragen2.rollout.play import refuse_broken
@@ -139,8 +139,8 @@ def preflight(config: RunConfig, policy: Policy) -> Preflight:
     forecasts = forecast_dead(rewards, sizes)
     report("playing without the model")
     incentives, no_incentives = _incentives(config)
-    report("scoring the reasoning")
-    collapse, no_collapse = _collapse(config, policy, groups)
+    with part("scoring the reasoning"):
+        collapse, no_collapse = _collapse(config, policy, groups)
     metrics |= {f"{SCOPE}/{name}": value for name, value in collapse.items()}
     found = PreflightFindings(
         metrics,
@@ -260,9 +260,15 @@ def _noise(config: RunConfig, groups: Sequence[Group]) -> tuple[list[NoiseSplit]
 
 def _incentives(config: RunConfig) -> tuple[Incentives | None, dict[str, str]]:
     try:
-        return measure_incentives(config), {}
+        found = measure_incentives(config)
     except EnvError as error:
         return None, {"incentives": str(error)}
+    lacks = {"expert": found.expert, "random": found.random}
+    return found, {
+        f"incentives/{name}": f"{config.env.kind} has no {method}"
+        for name, method in (("expert", "expert"), ("random", "random_action"))
+        if lacks[name] is None
+    }
 
 
 def _collapse(

@@ -16,7 +16,8 @@ from ragen2.backends.settings import LearnerSettings, ModelSettings, NewModel
 from ragen2.component import Settings
 from ragen2.envs import FrozenLake
 from ragen2.envs.base import HELD_OUT_SEEDS, Env, Episode
-from ragen2.envs.guard import start_episode
+from ragen2.envs.guard import OPTIONAL, missing_methods, start_episode
+from ragen2.errors import MissingMethod
 from ragen2.policy import LossInputs, TokenLoss
 from ragen2.rollout.context import prompt_ids, shown_image
 from ragen2.rollout.prompts import Opening, PromptSettings, PromptWriter, TurnState
@@ -69,19 +70,32 @@ def default_recipe() -> Path:
     return Path(str(resources.files("ragen2") / "recipes" / "ragen2_tiny.toml"))
 
 
+def require_script(env: Env) -> None:
+    """Raise where the environment lacks what lessons are written with."""
+    if missing := missing_methods(env):
+        raise MissingMethod(
+            f"a warm start is written with {', '.join(OPTIONAL)}, and {env.kind} has no "
+            f"{', no '.join(missing)}; define {'it' if len(missing) == 1 else 'them'} in its episodes"
+        )
+
+
 def warmstart(
     config: WarmstartConfig,
     learner: TorchLearner,
     report: Callable[[int, float], None] = lambda *_: None,
+    *,
+    done: int = 0,
 ) -> float:
     """Train ``learner`` on fresh scripted episodes every step; return the last step's loss.
 
-    ``report`` hears each step's number and mean negative log-likelihood per token.
+    ``report`` hears each step's number and mean negative log-likelihood per token. ``done`` steps are behind
+    it already: every step has episodes of its own, so the rest is what it would have been.
     """
+    require_script(config.env)
     script = Script(config.quality, config.groundedness)
     writer = PromptWriter.of(config.env, config.rollout, config.prompt)
     loss = float("nan")
-    for step in range(config.steps):
+    for step in range(done, config.steps):
         first = step * config.batch
         samples = [
             dialogue_sample(lesson, learner.tokenizer, writer.form.prefill)

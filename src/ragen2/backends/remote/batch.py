@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from ragen2.backends.remote.client import Answer, BadAnswer, ServerClient
 from ragen2.backends.remote.journal import Journal
+from ragen2.progress import report
 from ragen2.types import Completion
 
 GRACE_SECONDS = 5.0
@@ -48,6 +49,7 @@ def call_all(
         while len(results) < len(items):
             index, result = calls.next()
             results[index] = result
+            report("asking the server", len(results), len(items))
             done(index, result)
     except Exception:
         deadline = time.monotonic() + GRACE_SECONDS

@@ -25,6 +25,7 @@ from ragen2.backends.settings import SCORE_TOKENS, EngineChoice, Precision
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.backends.vision.embedding import ImageEmbedder
 from ragen2.policy import Pair, Request, SamplingParams
+from ragen2.progress import part, report
 from ragen2.types import Completion, Finish, FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,9 @@ class HFPolicy:
         while len(completions) < len(requests):
             left = requests[len(completions) :]
             write = partial(self._write, left, params)
-            completions += until_it_fits(write, partial(self._shrink, len(left)))
+            ends = len(completions) + min(len(left), self.max_batch)
+            with part("writing", len(completions), ends, len(requests)):
+                completions += until_it_fits(write, partial(self._shrink, len(left)))
         return completions
 
     def _write(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
@@ -227,6 +230,7 @@ class _PlainDecodeLoop:
         active = list(range(len(self.requests)))
         for position in range(self.params.max_tokens):
             tokens = self._choose(logits, active, position)
+            report("writing", position + 1, self.params.max_tokens)
             going = [row for row, index in enumerate(active) if self._goes_on(index)]
             if not going or position + 1 == self.params.max_tokens:
                 break

@@ -21,6 +21,7 @@ from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
 from ragen2.backends.memory import fitting, scoring_bytes, until_it_fits
 from ragen2.backends.scoring.tree import ScoringJob, score_by_trees
 from ragen2.policy import Pair
+from ragen2.progress import report
 from ragen2.types import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,11 @@ def score_by_copies(
     split_model: SplitModel, jobs: Sequence[ScoringJob], temperature: float, max_tokens: int
 ) -> list[list[FloatArray]]:
     """Log-prob of every token of every continuation, job by job; contexts one after another."""
-    return [_score_job(split_model, job, temperature, max_tokens) for job in jobs]
+    found = []
+    for number, job in enumerate(jobs, 1):
+        found.append(_score_job(split_model, job, temperature, max_tokens))
+        report("scoring", number, len(jobs))
+    return found
 
 
 def _score_job(

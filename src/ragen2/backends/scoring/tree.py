@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from ragen2.backends.decoder import PositionLookup
 from ragen2.backends.learner.logprobs import SplitModel, target_logprobs
+from ragen2.progress import counter
 from ragen2.types import FloatArray, IntArray
 
 
@@ -159,11 +160,13 @@ def score_by_trees(
     """
     widest = width or TREE_WIDTH.get(split_model.device.type, max(TREE_WIDTH.values()))
     forest = _forest([job.continuations for job in jobs], max(1, min(widest, max_tokens // 2)))
-    passes = [
-        piece
-        for batch in _batches(jobs, forest, max_tokens)
-        for piece in _run_batch(split_model, jobs, forest, batch, temperature)
-    ]
+    batches = list(_batches(jobs, forest, max_tokens))
+    count = counter("scoring", sum(max(len(forest[one]) for one in batch) for batch in batches))
+    passes = []
+    for batch in batches:
+        for piece in _run_batch(split_model, jobs, forest, batch, temperature):
+            passes.append(piece)
+            count(1)
     found: list[list[FloatArray]] = [[np.empty(0)] * len(job.continuations) for job in jobs]
     for rows, trees, logp in passes:  # copied off the device last, so that no pass waits for it
         values = logp.double().cpu().numpy()

@@ -21,14 +21,20 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from ragen2.cli.views.waiting import clock
 from ragen2.config import RunConfig
-from ragen2.diagnostics import examine
+from ragen2.diagnostics import Regime, examine
 from ragen2.diagnostics.metrics.collapse import judged_scope
 from ragen2.runs.record import StepRecord
 from ragen2.runs.store import RunDirectory
 from ragen2.trainer.jobs.run import JobStatus, State
 
-ROWS_SHOWN = 12
+FEWEST_ROWS, MOST_ROWS = 3, 24
+"""Steps in the table."""
+LINES_BESIDE_ROWS = 12
+"""Of a terminal, for what stands above the steps and below."""
+REGIME_WIDTH = max(len(regime) for regime in Regime)
+"""Characters: the column is as wide before a long name comes as after it."""
 Columns = tuple[tuple[str, str, str], ...]
 
 COLUMNS: Columns = (
@@ -42,6 +48,12 @@ COLUMNS: Columns = (
     ("H(Z|X)", "collapse/SCOPE/conditional_entropy", "{:.2f}"),
 )
 """Label, metric and form; SCOPE is the one that the run is judged by."""
+FIRST_SHOWN = (
+    *("step", "held out", "left", "success", "grounded", "reward var", "kept", "retrieval", "MI"),
+    *("H(Z|X)", "reward", "s per step"),
+)
+"""Columns of both tables in the order in which they get their place where there is not enough for all."""
+TIME_LEFT = (TextColumn("left"), TimeRemainingColumn())
 REGIME_STYLES = {
     "diverse_grounded": "green",
     "compressed_grounded": "yellow",
@@ -76,7 +88,7 @@ def live_view(config: RunConfig, run: RunDirectory, facts: Mapping[str, str]) ->
     with Live(view.render(), console=console, refresh_per_second=4) as live:
         view.live = live
         yield view
-        view.progress.update(view.task, description="done")
+        view.end()
         live.update(view.render())
 
 
@@ -93,11 +105,10 @@ class LiveView:
         self.live: Live | None = None
         self.progress = Progress(
             TextColumn("{task.description:<10}"),
-            BarColumn(),
+            BarColumn(max(10, min(40, console.width - 40))),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *TIME_LEFT,
             console=console,
         )
         done = self.records[-1].step if self.records else 0
@@ -117,9 +128,17 @@ class LiveView:
             line = plain_line(record, self.config.steps, self.columns)
             self.console.print(Text(line), soft_wrap=True)
 
+    def end(self) -> None:
+        """Show that no more steps come, and whether all have."""
+        done = self.records[-1].step if self.records else 0
+        ended = "done" if done >= self.config.steps else "stopped"
+        self.progress.update(self.task, description=ended)
+        self.progress.columns = tuple(one for one in self.progress.columns if one not in TIME_LEFT)
+
     def render(self) -> RenderableType:
         """Progress bar, last steps, newest evaluation, newest word of the early warning."""
-        table = _table(self.records[-ROWS_SHOWN:], self.columns)
+        rows = max(FEWEST_ROWS, min(MOST_ROWS, self.console.height - LINES_BESIDE_ROWS))
+        table = steps_table(self.records[-rows:], self.columns, self.console.width)
         return Group(
             self.progress,
             table,
@@ -162,44 +181,77 @@ def plain_line(record: StepRecord, steps: int, columns: Columns) -> str:
 
 
 def summary_table(records: list[StepRecord], columns: Columns) -> Table:
-    """First and last values of what matters, side by side."""
+    """First and last values of what matters, side by side; a last one of an earlier step says which.
+
+    What was measured once, as is the held-out success of a run that was stopped early, has no end.
+    """
     table = Table(title="before and after", title_justify="left")
     for column in ("", "start", "end", "change"):
         table.add_column(column, justify="left" if not column else "right")
     rows = [("held-out success", "eval/success"), ("held-out reward", "eval/reward")]
     rows += [(label, name) for label, name, _ in columns if label not in {"kept", "chance"}]
     for label, name in rows:
-        values = [record.metrics[name] for record in records if name in record.metrics]
-        if values:
-            change = values[-1] - values[0]
-            table.add_row(label, f"{values[0]:.3f}", f"{values[-1]:.3f}", f"{change:+.3f}")
+        found = [(one.step, one.metrics[name]) for one in records if name in one.metrics]
+        if not found:
+            continue
+        (_, start), (step, end) = found[0], found[-1]
+        if len(found) == 1 and step < records[-1].step:
+            table.add_row(label, f"{start:.3f}", "not measured", "")
+            continue
+        when = "" if step == records[-1].step else f" (step {step})"
+        table.add_row(label, f"{start:.3f}", f"{end:.3f}{when}", f"{end - start:+.3f}")
     regimes = [record.regime.replace("_", " ") for record in records if record.regime]
     if regimes:
         table.add_row("regime", regimes[0], regimes[-1], "")
     return table
 
 
-def _table(records: list[StepRecord], columns: Columns) -> Table:
+def steps_table(records: Sequence[StepRecord], columns: Columns, width: int) -> Table:
+    """One row per step, the regime before the numbers; of these as many as ``width`` has room for."""
+    shown = [record for record in records if record.step > 0]
+    regimes = [_regime(record, columns) for record in shown]
+    widest = max([REGIME_WIDTH, *(one.cell_len for one in regimes)])
+    step_width = max([len("step"), *(len(str(record.step)) for record in shown)])
+    fixed = table_width([step_width, widest])
+    cells = {
+        label: [form.format(one.metrics[name]) if name in one.metrics else "-" for one in shown]
+        for label, name, form in columns
+    }
+    fitting = fitting_columns(cells, width - fixed)
     table = Table(expand=False)
-    table.add_column("step", justify="right")
-    for label, _, _ in columns:
-        table.add_column(label, justify="right")
-    table.add_column("regime")
-    for record in records:
-        if record.step == 0:
-            continue
-        cells = [
-            form.format(record.metrics[name]) if name in record.metrics else "-"
-            for _, name, form in columns
-        ]
-        regime = record.regime or "-"
-        is_new = any(name in record.metrics for _, name, _ in columns if "collapse/" in name)
-        style = REGIME_STYLES.get(regime, "") if is_new else "dim"  # dim: of an earlier step
-        styled = Text(regime.replace("_", " "), style=style)
-        if record.metrics.get("warning/level"):
-            styled.append("  warning", style="bold red")
-        table.add_row(str(record.step), *cells, styled)
+    table.add_column("step", justify="right", overflow="fold")
+    table.add_column("regime", min_width=min(widest, width), overflow="fold")
+    for label in fitting:
+        table.add_column(label, justify="right", no_wrap=True)
+    for row, record in enumerate(shown):
+        table.add_row(str(record.step), regimes[row], *(cells[label][row] for label in fitting))
     return table
+
+
+def _regime(record: StepRecord, columns: Columns) -> Text:
+    regime = record.regime or "-"
+    is_new = any(name in record.metrics for _, name, _ in columns if "collapse/" in name)
+    style = REGIME_STYLES.get(regime, "") if is_new else "dim"  # dim: of an earlier step
+    styled = Text(regime.replace("_", " "), style=style)
+    if record.metrics.get("warning/level"):
+        styled.append("  warning", style="bold red")
+    return styled
+
+
+def table_width(widths: Sequence[int]) -> int:
+    """Characters that columns of these widths take in a table, with lines and padding."""
+    return 1 + sum(width + 3 for width in widths)
+
+
+def fitting_columns(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Labels of the columns that fit into ``width`` whole, chosen by ``FIRST_SHOWN``, in their own order."""
+    chosen: set[str] = set()
+    for label in sorted(cells, key=FIRST_SHOWN.index):
+        needed = max([len(label), *map(len, cells[label])]) + 3
+        if needed <= width:
+            chosen.add(label)
+            width -= needed
+    return [label for label in cells if label in chosen]
 
 
 def _warning(records: list[StepRecord]) -> Text:
@@ -233,6 +285,8 @@ STATE_STYLES: dict[State, str] = {
 ROWS_FIRST: tuple[State, ...] = ("running", "failed", "stopped", "queued", "done")
 LINES_PER_JOB = 10
 """Progress lines of each job where there is no terminal."""
+LONGEST_NAME = 30
+"""Characters of a job's name that are kept in one line before columns are."""
 LINES_AROUND = 8
 """Of a terminal, for what stands above the rows of the table and below."""
 
@@ -247,13 +301,13 @@ def jobs_view(folder: Path, note: str) -> Iterator[JobsView]:
     view = JobsView(console)
     if not console.is_terminal:
         yield view
-        console.print(jobs_table(view.statuses))
+        console.print(jobs_table(view.statuses, width=console.width))
         return
     with Live(console=console, refresh_per_second=4) as live:
         view.live = live
         yield view
         live.vertical_overflow = "visible"
-        live.update(jobs_table(view.statuses))
+        live.update(jobs_table(view.statuses, width=console.width))
 
 
 class JobsView:
@@ -273,7 +327,8 @@ class JobsView:
         """Take how all jobs are now."""
         self.statuses = statuses
         if self.live is not None:
-            self.live.update(jobs_table(statuses, self.console.height - LINES_AROUND))
+            rows = self.console.height - LINES_AROUND
+            self.live.update(jobs_table(statuses, rows, self.console.width))
             return
         for status in statuses:
             mark = (status.state, LINES_PER_JOB * status.step // status.job.config.steps)
@@ -303,29 +358,34 @@ def job_line(status: JobStatus) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def jobs_table(statuses: Sequence[JobStatus], rows: int | None = None) -> Table:
-    """All jobs in order; where only so many ``rows`` fit, those that go on or went wrong come first."""
+def jobs_table(
+    statuses: Sequence[JobStatus], rows: int | None = None, width: int | None = None
+) -> Table:
+    """All jobs in order; where only so many ``rows`` fit, those that go on or went wrong come first.
+
+    Of the columns there are as many as ``width`` has room for.
+    """
     counts = Counter(status.state for status in statuses)
     summary = ", ".join(f"{counts[state]} {state}" for state in STATE_STYLES if counts[state])
     table = Table(caption=summary, caption_justify="left")
-    table.add_column("job", overflow="fold")
-    table.add_column("state")
-    for column in cells(statuses[0]) if statuses else ():
-        table.add_column(column, justify="right")
     shown = list(statuses)
     if rows is not None and len(shown) > rows:
         shown = sorted(shown, key=lambda status: ROWS_FIRST.index(status.state))[: max(1, rows)]
-    for status in shown:
+    found = [cells(status) for status in shown]
+    columns = {label: [one[label] for one in found] for label in found[0]} if found else {}
+    fitting = list(columns)
+    if width is not None:
+        names = min(LONGEST_NAME, max((len(one.job.name) for one in shown), default=0))
+        states = max(map(len, STATE_STYLES))
+        fitting = fitting_columns(columns, width - table_width([names, states]))
+    table.add_column("job", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for label in fitting:
+        table.add_column(label, justify="right", no_wrap=True)
+    for row, status in enumerate(shown):
         state = Text(status.state, style=STATE_STYLES[status.state])
-        table.add_row(status.job.name, state, *cells(status).values())
+        table.add_row(status.job.name, state, *(columns[label][row] for label in fitting))
     return table
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _number(value: float | None) -> str:

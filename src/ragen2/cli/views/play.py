@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ragen2.envs.base import Env, Episode
 from ragen2.envs.guard import start_episode, text_of
+from ragen2.errors import MissingMethod
 
 MOST_COLUMNS = 56
 """Characters that an image is wide at most."""
@@ -86,7 +87,10 @@ def _answer(console: Console, episode: Episode, words: str) -> bool:
         console.print(Text(HELP, style="dim"))
         return True
     if words.lower() == "hint":
-        plan = episode.expert()
-        console.print(Text(f"the expert would: {' || '.join(plan) or 'stop'}", style="dim"))
+        try:
+            hint = f"the expert would: {' || '.join(episode.expert()) or 'stop'}"
+        except MissingMethod as error:
+            hint = f"{error}: there is no hint"
+        console.print(Text(hint, style="dim"))
         return True
     return False

@@ -141,14 +141,14 @@ def _replies(found: Preflight, console: Console) -> None:
         console.print(table)
     if found.incentives is not None:
         paid = found.incentives
-        idle = "" if paid.idle is None else f", changing nothing {paid.idle:.2f}"
-        console.print(
-            Text.assemble(
-                ("what play pays  ", "bold"),
-                f"always invalid {paid.invalid:.2f}{idle}, random {paid.random:.2f}, expert "
-                f"{paid.expert:.2f}",
-            )
-        )
+        policies = {
+            "always invalid": paid.invalid,
+            "changing nothing": paid.idle,
+            "random": paid.random,
+            "expert": paid.expert,
+        }
+        known = [f"{name} {value:.2f}" for name, value in policies.items() if value is not None]
+        console.print(Text.assemble(("what play pays  ", "bold"), ", ".join(known)))
 
 
 def _triage(found: Preflight) -> Text:

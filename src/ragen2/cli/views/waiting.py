@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from ragen2.progress import ProgressReport, report, reported_to
 
@@ -32,6 +41,8 @@ class Waiting:
         self._console = console
         self._bar: Progress | None = None
         self._last: ProgressReport | None = None
+        self._begun = (time.monotonic(), 0.0)
+        """When what is being done was first heard of, and how much of it was done then."""
         self._lock = threading.RLock()
         patience = QUIET_SECONDS if console.is_terminal else seconds_to_line
         self._next = time.monotonic() + patience
@@ -43,6 +54,8 @@ class Waiting:
     def __call__(self, said: ProgressReport) -> None:
         """Show a report, unless it is too early."""
         with self._lock:
+            if self._last is None or said.doing != self._last.doing or said.done < self._last.done:
+                self._begun = (time.monotonic(), said.done)
             self._last = said
             if said.is_long or time.monotonic() >= self._next:
                 self._show(said)
@@ -59,8 +72,18 @@ class Waiting:
             self._draw(said)
             return
         share = f": {said.done / said.total:.0%}" if said.done and said.total else ""
+        left = self._left(said)
+        share += f", {left}" if left else ""
         self._console.print(f"{said.doing}{share}", markup=False, highlight=False, soft_wrap=True)
         self._next += SECONDS_BETWEEN_LINES
+
+    def _left(self, said: ProgressReport) -> str:
+        """The time that the rest takes at the pace so far; nothing before there is one."""
+        since, at = self._begun
+        if not said.total or said.done <= at:
+            return ""
+        pace = (time.monotonic() - since) / (said.done - at)
+        return f"about {clock(pace * (said.total - said.done))} left"
 
     def close(self) -> None:
         """Take the bar away; another report would bring it back."""
@@ -77,16 +100,25 @@ class Waiting:
     def _draw(self, said: ProgressReport) -> None:
         if self._bar is None:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(20))
-            times = (TaskProgressColumn(), TimeElapsedColumn())
+            times = (TaskProgressColumn(), _TimeColumn(table_column=Column(no_wrap=True)))
             # What is printed meanwhile goes where it would go without a bar.
             self._bar = Progress(
                 *columns, *times, console=self._console, transient=True, redirect_stdout=False
             )
-            self._bar.add_task(said.doing)
+            self._bar.add_task(said.doing, left="")
         (task,) = self._bar.tasks
         task.total = said.total or None  # of unknown length: update() would leave the last one
-        self._bar.update(task.id, description=said.doing, completed=said.done)
+        self._bar.update(
+            task.id, description=said.doing, completed=said.done, left=self._left(said)
+        )
         self._bar.start()
+
+
+class _TimeColumn(TimeElapsedColumn):
+    """The time left, or while it is not known the time gone by: both do not fit into 80 columns."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["left"]) if task.fields["left"] else super().render(task)
 
 
 @contextmanager
@@ -106,6 +138,13 @@ def waiting(model: str, *, is_open: bool = False) -> Iterator[None]:
             shown.close()
             for handler in logging.root.handlers:
                 handler.removeFilter(shown.make_way)
+
+
+def clock(seconds: float) -> str:
+    """``1:02:03``, or ``2:03`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _num_bytes(model: str) -> int:

@@ -57,8 +57,8 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.FORMAT_NEVER_LEARNT: Remedy(
         "Replies do not parse",
         "The model never had the asked-for form.",
-        "Teach the form first: `ragen2 warmstart RECIPE --set model.path=MODEL --out warm`, then train with "
-        "`--set model.path=warm`.",
+        "Teach the form first: `ragen2 warmstart --model MODEL --env NAME --out warm`, then train with "
+        "`--model warm`.",
     ),
     Cause.FORMAT_LOST: Remedy(
         "Replies no longer parse",
@@ -114,8 +114,8 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.NEVER_GROUNDED: Remedy(
         "Reasoning was never about its prompt",
         "The model wrote a template from the first step on: training had no dependence to keep.",
-        "Warm-start it on reasoning that describes its state: `ragen2 warmstart RECIPE "
-        "--set model.path=MODEL --set groundedness=1 --out warm`.",
+        "Warm-start it on reasoning that describes its state: `ragen2 warmstart --model MODEL "
+        "--env NAME --set groundedness=1 --out warm`.",
     ),
     Cause.TEMPLATE_COLLAPSE: Remedy(
         "Template collapse",

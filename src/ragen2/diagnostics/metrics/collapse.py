@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from ragen2.diagnostics.base import Diagnostic, Evidence, Measured
 from ragen2.diagnostics.metrics.mutual_information import measure
+from ragen2.progress import part
 from ragen2.runs.scores import RowSource, ScopeScores
 from ragen2.scoring import Trace, cross_score, near_duplicates, prompt_words
 from ragen2.scoring.traces import (
@@ -89,13 +90,14 @@ class Collapse(Diagnostic):
         if scope.problem:
             return Measured(absent={f"collapse/{scope.name}": scope.problem})
         assert evidence.scorer is not None  # noqa: S101 - measure checked it
-        scores = cross_score(
-            scope.traces,
-            evidence.scorer,
-            evidence.temperature,
-            max_tokens=self.max_tokens,
-            rng=stream(evidence.seed, "columns", scope.name, evidence.step),
-        )
+        with part(f"{len(scope.traces)} traces, {scope.name.replace('_', ' ')}"):
+            scores = cross_score(
+                scope.traces,
+                evidence.scorer,
+                evidence.temperature,
+                max_tokens=self.max_tokens,
+                rng=stream(evidence.seed, "columns", scope.name, evidence.step),
+            )
         assert scores is not None  # noqa: S101 - a scope without a problem has two prompts
         found = measure(
             scores.logp_NP,

@@ -173,6 +173,8 @@ def _judge(
     label, reason = _explain(case)
     if case.contrasts.problem:
         reason = f"{reason}; no replay: {case.contrasts.problem}"
+    if case.contrasts.missing:
+        reason = f"{reason}; {', '.join(case.contrasts.missing)} to compare with"
     return Triaged(
         prompt.name,
         label,
@@ -239,10 +241,12 @@ def _explain(case: _Case) -> tuple[Label, str]:
 def _without_response(case: _Case) -> tuple[Label, str]:
     """Everything that was tried was paid the same."""
     flags = {play.solved for play in (*case.prompt.members, *case.contrasts.plays)}
-    if flags == {True}:
+    if flags == {True} and case.contrasts.random:
         return Label.TOO_EASY, "random play solves it too"
     if flags >= {True, False}:
         return Label.REWARD_BLIND, f"solved or not, {case.paid:g} is paid"
+    if not case.contrasts.expert:
+        return _from_the_batch(case)
     if case.is_lowest() or case.is_one_of(case.levels.failures):
         return (
             Label.TOO_HARD,
@@ -261,11 +265,11 @@ def _against_the_best(case: _Case) -> tuple[Label, str]:
             Label.UNCLEAR,
             f"equal by luck: the same actions are paid {usual:.3g} on average, not {paid:g}",
         )
-    rivals = {"the scripted expert": contrasts.expert, "random play": contrasts.random}
-    best = max(
-        (name for name in rivals if rivals[name]),
-        key=lambda name: np.mean([play.reward for play in rivals[name]]),
-    )
+    both = {"the scripted expert": contrasts.expert, "random play": contrasts.random}
+    rivals = {name: plays for name, plays in both.items() if plays}
+    if not rivals:
+        return _from_the_batch(case)
+    best = max(rivals, key=lambda name: np.mean([play.reward for play in rivals[name]]))
     mean = float(np.mean([play.reward for play in rivals[best]]))
     is_more = mean > paid and _differs(rivals[best], case)
     if case.flags == {True}:
@@ -273,6 +277,8 @@ def _against_the_best(case: _Case) -> tuple[Label, str]:
         return Label.TOO_EASY, f"all members solve it and are paid {paid:g}{more}"
     if is_more:
         return Label.TOO_HARD, f"{best} is paid {mean:.3g}, every member {paid:g}"
+    if not contrasts.expert:  # that random play earns no more says nothing
+        return _from_the_batch(case)
     return Label.TOO_EASY, f"no contrast is paid more than the members' {paid:g}"
 
 

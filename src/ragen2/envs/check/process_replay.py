@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ from typing import Any
 from ragen2.component import load_plugin
 from ragen2.envs.base import Env
 from ragen2.envs.check.transcript import expert_play, legal_action, odd_actions, random_play, take
-from ragen2.errors import EnvError
+from ragen2.errors import EnvError, MissingMethod
 from ragen2.seeding import stream
 
 START_SECONDS = 600.0
@@ -60,12 +61,19 @@ def replay_there(env: Env, seeds: Sequence[int], step_seconds: float) -> Process
 def record(env: Env, seed: int) -> Record:
     """All that must be the same in another process, as plain values."""
     episode = env.start(seed, 0)
-    return {
-        "the instruction": env.instruction,
-        "the reasoning": episode.explain(episode.expert()[:2], stream("check", "explain", seed)),
-        "the random play": random_play(env, seed, 3).rows(),
-        "the expert's play": expert_play(env, seed, 0).rows(),
+    values: dict[str, Callable[[], Any]] = {
+        "the instruction": lambda: env.instruction,
+        "the reasoning": lambda: episode.explain(
+            episode.expert()[:2], stream("check", "explain", seed)
+        ),
+        "the random play": lambda: random_play(env, seed, 3).rows(),
+        "the expert's play": lambda: expert_play(env, seed, 0).rows(),
     }
+    found: Record = {}
+    for name, value in values.items():
+        with suppress(MissingMethod):
+            found[name] = value()
+    return found
 
 
 def main() -> None:

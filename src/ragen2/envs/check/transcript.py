@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 
 from ragen2.envs.base import Env, Episode, Step, image_name
+from ragen2.envs.guard import random_action
+from ragen2.errors import MissingMethod
 from ragen2.seeding import stream
 from ragen2.time_limit import within
 
@@ -78,7 +80,7 @@ def random_play(env: Env, seed: int, luck: int) -> Transcript:
     shown, image = episode.observation, image_name(episode)
     lines: list[PlayedAction] = []
     while len(lines) < env.max_actions and not (lines and lines[-1].step.done):
-        lines.append(take(episode, episode.random_action(rng)))
+        lines.append(take(episode, random_action(env, episode, rng)))
     return Transcript(shown, tuple(lines), image)
 
 
@@ -120,8 +122,16 @@ def odd_play(env: Env, seed: int) -> Transcript:
 
 
 def legal_action(env: Env, seed: int) -> str:
-    """A legal first action of task ``seed``, the same every time."""
-    return env.start(seed, 0).random_action(stream("check", "legal", seed))
+    """A legal first action of task ``seed``, the same every time; empty where the environment names none."""
+    episode = env.start(seed, 0)
+    try:
+        return random_action(env, episode, stream("check", "legal", seed))
+    except MissingMethod:
+        pass
+    try:
+        return next(iter(episode.expert()), "")
+    except MissingMethod:
+        return ""
 
 
 def odd_actions(legal: str) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ _GUESSES: dict[str, tuple[str, ...]] = {
 
 
 class DeepCoder(Env):
-    """Write a whole program, once; the reward is the share of hidden tests that it passes."""
+    """Write a program, once; the reward is the share of hidden tests that it passes."""
 
     kind: Literal["DeepCoder"] = "DeepCoder"
     max_turns: int = Field(1, ge=1, description="replies the agent may write in one episode")

@@ -30,6 +30,7 @@ from ragen2.backends.sampling.cpu.forward import CPUCache, CPUForward, shared_be
 from ragen2.backends.sampling.kv_cache import MAX_BYTES, weights_version
 from ragen2.backends.tokenizer import TemplateTokenizer
 from ragen2.policy import Request, SamplingParams
+from ragen2.progress import counter
 from ragen2.types import BoolArray, Completion, Finish, IntArray
 
 COMPACT_SHARE = 0.2
@@ -70,6 +71,8 @@ class SamplingCall:
     is_eos_V: BoolArray
     stops: StopTable
     decode: Callable[[Sequence[int]], str]
+    count: Callable[[float], None]
+    """Is told of every token that a batch has come on by."""
 
 
 class DecodeBatch:
@@ -127,6 +130,7 @@ class DecodeBatch:
         writes_R = np.ones(len(order_R), dtype=np.bool_)
         for position in range(self.params.max_tokens):
             token_R = self._choose(self.forward.logits(hidden), order_R, position)
+            self.call.count(1)
             state_R = self.call.stops.next_SV[state_R, token_R.numpy()]
             writes_R = self._note_ends(position, order_R, token_R.numpy(), state_R, writes_R)
             if not writes_R.any() or position + 1 == self.params.max_tokens:
@@ -306,7 +310,11 @@ class CPUEngine:
         # Rows that are prefilled together are filled up, never to twice their length.
         self.forward.reserve_positions(2 * longest + params.max_tokens)
         stops = self._ends.table(params.stop)
-        call = SamplingCall(self.forward, params, self._ends.is_eos_V, stops, self.tokenizer.decode)
+        parts = self._parts([request.prompt_ids_T for request in requests])
+        call = SamplingCall(
+            *(self.forward, params, self._ends.is_eos_V, stops, self.tokenizer.decode),
+            counter("writing", params.max_tokens * len(parts)),
+        )
 
         @torch.no_grad()
         def write(part: BatchPart) -> list[Completion]:
@@ -315,7 +323,6 @@ class CPUEngine:
             self._keep_within_budget(part.cache)
             return found
 
-        parts = self._parts([request.prompt_ids_T for request in requests])
         work = self.forward.largest * max(len(part.numbers) for part in parts)
         threads = torch.get_num_threads()
         each = threads // min(threads, len(parts)) if work >= THREADED_WORK else 1
