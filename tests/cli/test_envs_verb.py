@@ -239,7 +239,7 @@ def test_a_new_environment_passes_its_check_as_it_is(program: Program, tmp_path:
     checked = program(*commands[0])
     assert (checked.returncode, checked.stderr) == (0, "")
     assert checked.stdout.splitlines()[-1] == "TeaShop passed on 20 seeds"
-    assert checked.stdout.count("ok  ") == 15
+    assert checked.stdout.count("ok  ") == 16
     few = settings("rollout.prompts=2", "rollout.group_size=2", "rollout.max_tokens=8")
     for words in (commands[2], [*commands[3], "--dry-run"]):
         assert program(*words, *few).returncode == 0

@@ -144,7 +144,7 @@ def test_claims_that_need_no_method_are_checked() -> None:
     held = check_env(Door(), seeds=range(3))
     assert "an episode that is done stays done and pays nothing" in held
     assert set(held).isdisjoint(unchecked_claims(Door()))
-    assert len(held) + len(unchecked_claims(Door())) == 15
+    assert len(held) + len(unchecked_claims(Door())) == 16
 
 
 def test_triage_goes_on_with_what_there_is(group_of) -> None:

@@ -40,7 +40,7 @@ REFERENCE = Wording(
     without_thinking="Every reply is <answer> {answer} </answer>",
     examples=1,
 )
-"""The parts of the reference system's prompt in our words; ``benchmarks/prompt_styles.py`` compares styles."""
+"""The parts of the reference system's prompt in our words; benchmarks/prompt_styles.py compares styles."""
 
 NATIVE = Wording(
     system="{rules}\nActions: {actions}.\n\n{form}",

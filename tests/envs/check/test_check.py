@@ -31,6 +31,10 @@ class Toy(Env):
         return "Count." if self.fault == "no example" else "Count. <answer>add</answer>"
 
     @property
+    def action_forms(self):
+        return 7 if self.fault == "number of actions" else ()
+
+    @property
     def shows_images(self) -> bool:
         return self.fault.startswith("sees")
 
@@ -65,6 +69,8 @@ class ToyEpisode(Episode):
 
     @property
     def observation(self):
+        if self.fault == "half a character":
+            return f"{self.count} of {self.goal} \ud800"
         if self.fault == "salted":
             return f"{self.count} of {self.goal} {hash('salt')}"
         if self.fault == "changes":
@@ -154,7 +160,7 @@ def problem(claim, env, seeds=range(6)):
 def test_a_sound_environment_passes_every_claim():
     claims = check_env(Toy(), seeds=range(6))
     assert claims == list(check._CLAIMS)
-    assert len(claims) == 15
+    assert len(claims) == 16
 
 
 FAULTS = [
@@ -195,6 +201,8 @@ FAULTS = [
     ),
     ("the expert solves the task and none does better", "too little", "best return is 0.5, not 1"),
     ("the reasoning follows the prompt", "one text", "3 prompts, one text"),
+    ("prompts can be written", "half a character", "holds half a character"),
+    ("prompts can be written", "number of actions", "action_forms is a value of type int"),
     ("the instruction shows a worked reply", "no example", "there is no <answer>"),
 ]
 

@@ -21,7 +21,7 @@ from ragen2.envs.check.transcript import (
     replay,
     take,
 )
-from ragen2.envs.guard import missing_methods
+from ragen2.envs.guard import action_forms_of, missing_methods, start_episode, text_of
 from ragen2.errors import EnvError, FailedCheck, RagenError
 from ragen2.seeding import stream
 
@@ -31,6 +31,8 @@ SEEDS_ELSEWHERE = 3
 """How many seeds another process plays and gives every odd action; the others get a few here."""
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 TOLERANCE = 1e-6
+SHOWN = ("instruction", "rules", "thoughts", "answer_form")
+"""Texts of an environment that prompts are made of."""
 
 Claim = Callable[["Trial"], str]
 SeedClaim = Callable[["Trial", int], str]
@@ -320,6 +322,17 @@ def _reasoning_is_one_text(trial: Trial) -> str:
     return "" if len(texts) > 1 or len(prompts) == 1 else f"{len(prompts)} prompts, one text"
 
 
+def _cannot_be_shown(trial: Trial, seed: int) -> str:
+    try:
+        for name in SHOWN:
+            text_of(trial.env, name)
+        action_forms_of(trial.env)
+        start_episode(trial.env, seed, 0).observation  # noqa: B018 - what is read is checked
+    except EnvError as error:
+        return str(error)
+    return ""
+
+
 def _no_example(trial: Trial) -> str:
     return "" if "<answer>" in trial.env.instruction else "there is no <answer>..</answer> in it"
 
@@ -339,6 +352,7 @@ _CLAIMS: dict[str, Claim] = {
     "an image is shown in every state, or in none": _on_every_seed(_image_is_not_shown),
     "the expert solves the task and none does better": _expert_fails,
     "the reasoning follows the prompt": _reasoning_is_one_text,
+    "prompts can be written": _on_every_seed(_cannot_be_shown),
     "the instruction shows a worked reply": _no_example,
 }
 """What an environment promises. The other process comes first: it survives what hangs or exits."""
