@@ -56,6 +56,22 @@ def test_a_collapse_is_dated():
     assert found[-1].since == 11
 
 
+@pytest.mark.parametrize("grounded_steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_collapse_at_the_last_of_few_steps_is_seen(grounded_steps, seed):
+    lost = [[1.0] * 16] * grounded_steps + [[0.0] * 16]
+    now = periods(run(lost, traces=8, seed=seed))[-1]
+    assert (now.regime, now.since) == (Regime.TEMPLATE_COLLAPSE, grounded_steps + 1)
+
+
+@pytest.mark.parametrize("num_steps", [2, 3, 4])
+def test_few_steps_of_one_kind_are_seldom_cut(num_steps):
+    cut = [
+        len(periods(run([[0.8] * 16] * num_steps, traces=8, seed=seed))) > 1 for seed in range(40)
+    ]
+    assert sum(cut) <= 3
+
+
 def test_dependence_too_weak_for_a_step_shows_in_twenty():
     steps = run([[1.0] * 8] * 20, traces=4, strength=0.6)
     alone = [

@@ -212,10 +212,16 @@ def _credits(measured: Sequence[_Measured]) -> tuple[FloatArray, float]:
         hits = (within[0] * traces + 1.0) / (traces + 2.0)
         variances.append(hits * (1.0 - hits) / traces / (1.0 - chance[0]) ** 2)
     values_T = np.array(values)
-    steps_T = np.abs(np.diff(values_T))
     # 1.4826 times the median size of differences is their deviation; they vary twice as much as values.
-    seen = (1.4826 * float(np.median(steps_T))) ** 2 / 2.0 if len(steps_T) else 0.0
+    seen = (1.4826 * _usual(np.abs(np.diff(values_T)))) ** 2 / 2.0
     return values_T, max(float(np.mean(variances)), seen)
+
+
+def _usual(differences_T: FloatArray) -> float:
+    """The median; of two the smaller, and of one none: that one may be the change that is looked for."""
+    if len(differences_T) < 2:
+        return 0.0
+    return float(differences_T.min() if len(differences_T) == 2 else np.median(differences_T))
 
 
 def _diverse(measured: Sequence[_Measured]) -> FloatArray:
