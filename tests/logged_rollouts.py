@@ -96,6 +96,12 @@ def ragen_row(one: Rollout) -> dict[str, Any]:
     return {"custom_id": f"traj_{one.member}", "messages": messages, "metadata": metadata}
 
 
+def chat_row(one: Rollout) -> dict[str, Any]:
+    """A whole conversation and what it earned, as most scripts of one's own write it."""
+    messages = [*one.messages, {"role": "assistant", "content": one.reply}]
+    return {"messages": messages, "reward": one.reward, "step": one.step, "group": one.task}
+
+
 def verifiers_row(one: Rollout) -> dict[str, Any]:
     answer = f"<answer>{one.action}</answer>"
     reply = {"role": "assistant", "content": answer, "reasoning_content": one.reasoning}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from logged_rollouts import (
+    chat_row,
     make_rollouts,
     own_row,
     ragen_row,
@@ -35,6 +36,7 @@ WRITERS = {
     "ragen2": (own_row, write_jsonl, "log.jsonl"),
     "verl": (verl_row, write_jsonl, "log.jsonl"),
     "ragen": (ragen_row, write_jsonl, "log.jsonl"),
+    "chats": (chat_row, write_jsonl, "log.jsonl"),
     "verifiers": (verifiers_row, write_jsonl, "traces.jsonl"),
     "verifiers results": (result_row, write_jsonl, "results.jsonl"),
     "trl": (trl_row, write_parquet, "completions_00001.parquet"),
@@ -183,10 +185,12 @@ def test_a_message_graph_that_leads_nowhere_is_counted(audited, tmp_path, parent
 def test_a_row_is_of_the_first_format_that_fits():
     one = make_rollouts()[0]
     rows = {"ragen2": own_row, "verl": verl_row, "ragen": ragen_row, "trl": trl_row}
-    rows |= {"verifiers": verifiers_row}
+    rows |= {"verifiers": verifiers_row, "chats": chat_row}
     assert {name: detect(make(one)).name for name, make in rows.items()} == {n: n for n in rows}
     assert detect({"prompt": "p", "response": "r"}).name == "columns"
+    assert detect({"messages": chat_row(one)["messages"], "response": "r"}).name == "columns"
     assert detect({"x": 1}) is None
+    assert detect({"messages": [{"role": "user", "content": "a question alone"}]}) is None
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> 
         ("none.jsonl", "none.jsonl does not exist; give a log file or a run directory"),
         (
             "log.jsonl --format excel",
-            "--format must be one of ragen2, verifiers, ragen, trl, verl, columns, got 'excel'",
+            "--format must be one of ragen2, verifiers, ragen, trl, verl, columns, chats, got 'excel'",
         ),
         (
             "log.jsonl --reasoning tags",
@@ -133,7 +133,8 @@ def test_a_table_is_read_by_its_column_map(program: Program, tmp_path: Path) -> 
         ),
         (
             "log.jsonl --reasoning tag:plan",
-            "nothing to audit in log.jsonl: 48 rows read (48 no reasoning); check --reasoning",
+            "nothing to audit in log.jsonl: 48 rows read (48 no reasoning); say where it is, such as "
+            "--reasoning all",
         ),
     ],
 )

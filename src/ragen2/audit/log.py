@@ -149,7 +149,8 @@ def _nothing(log: Log, files: Sequence[Path]) -> str:
     """One line on why a log cannot be audited."""
     reasons = [f"{count} {reason}" for reason, count in (log.unused + log.no_trace).most_common(3)]
     reasons += [f"{Path(path).name}: {why}" for path, why in list(log.unreadable.items())[:2]]
-    cure = "check --reasoning" if log.no_trace else "check --format and --columns"
+    where = "say where it is, such as --reasoning all"
+    cure = where if log.no_trace else "check --format and --columns"
     place = files[0] if len(files) == 1 else f"{len(files)} files"
     found = "; ".join(reasons) or "no rows"
     return f"nothing to audit in {place}: {log.num_rows} rows read ({found}); {cure}"

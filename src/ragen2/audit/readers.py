@@ -310,14 +310,18 @@ def _usual_columns(row: Row) -> dict[str, str]:
 def _read_columns(row: Row, columns: Mapping[str, str]) -> list[LoggedRollout]:
     prompt = prompt_of(row.get(columns["prompt"]))
     turns = reply_turns(prompt, row.get(columns["completion"]))
-    return [
-        LoggedRollout(
-            turns,
-            reward=_column_reward(row, columns.get("reward")),
-            step=whole(row.get(columns["step"])) if "step" in columns else None,
-            group=_label(row.get(columns["group"])) if "group" in columns else None,
-        )
-    ]
+    return [_with_columns(turns, row, columns)]
+
+
+def _with_columns(
+    turns: tuple[LoggedTurn, ...], row: Row, columns: Mapping[str, str]
+) -> LoggedRollout:
+    return LoggedRollout(
+        turns,
+        reward=_column_reward(row, columns.get("reward")),
+        step=whole(row.get(columns["step"])) if "step" in columns else None,
+        group=_label(row.get(columns["group"])) if "group" in columns else None,
+    )
 
 
 def _column_reward(row: Row, column: str | None) -> float | None:
@@ -326,6 +330,20 @@ def _column_reward(row: Row, column: str | None) -> float | None:
     values = [number(row.get(name.strip())) for name in column.split("+")]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def _is_chat(row: Row) -> bool:
+    """Whole conversations, such as tools for OpenAI-compatible servers write: replies are in ``messages``."""
+    messages = row.get("messages") or []
+    return is_messages(messages) and any(one.get("role") == "assistant" for one in messages[1:])
+
+
+def _read_chat(row: Row) -> list[LoggedRollout]:
+    columns = _usual_columns(row)
+    turns = dialogue_turns((), row["messages"])
+    if not any(turn.text for turn in turns):
+        raise Unusable("no completion")
+    return [_with_columns(turns, row, columns)]
 
 
 READERS = {
@@ -337,6 +355,7 @@ READERS = {
         trl_reader(()),
         LogReader("verl", _is_verl, _read_verl),
         columns_reader({}),
+        LogReader("chats", _is_chat, _read_chat),
     )
 }
 """By name. A row is of the first format that it matches, so the most particular ones come first."""
