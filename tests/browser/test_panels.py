@@ -233,6 +233,19 @@ def test_a_new_object_is_drawn_and_choices_stay(opened: Opened) -> None:
     assert "chart-r0-explorer" in opened.drawn()
 
 
+def test_what_rounding_leaves_of_nothing_is_shown_as_0(opened: Opened) -> None:
+    opened.evaluate(
+        """() => {
+            const data = JSON.parse(document.getElementById('report-data').textContent);
+            const run = data.runs[0];
+            run.steps.push(61);
+            Object.values(run.metrics).forEach(m => m.values.push(-8.3e-17));
+            ragen2Report.update(data);
+        }"""
+    )
+    assert "→ 0" in opened.page.locator("#verdict").inner_text()
+
+
 def test_charts_and_blocks_are_made_when_they_are_needed(opened: Opened) -> None:
     opened.page.wait_for_selector("#chart-r0-plane svg")
     drawn = opened.evaluate("ragen2Report.charts.filter(one => one.drawn).map(one => one.spec.id)")

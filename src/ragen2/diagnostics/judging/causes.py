@@ -119,8 +119,8 @@ REMEDIES: dict[Cause, Remedy] = {
     ),
     Cause.TEMPLATE_COLLAPSE: Remedy(
         "Template collapse",
-        "Reasoning still varies, but no longer depends on its prompt: prompts without reward variance are "
-        "updated by regularisers alone.",
+        "Reasoning still varies, but no longer depends on its prompt. An entropy bonus pulls that way, most "
+        "of all where rewards do not differ within a prompt.",
         "Go back to a checkpoint before that step and filter, or keep less than now: "
         "`--set filter.kind=top_p --set filter.mass=0.8 --set warning.response=checkpoint`.",
     ),

@@ -8,8 +8,8 @@ function isNumber(value) {
 
 function num(value, digits = 3) {
   if (!isNumber(value)) return NONE;
-  if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size < 1e-12) return "0"; // what is left when equal numbers are subtracted
   if (size >= 1e6 || size < 1e-4) return value.toExponential(1).replace("e+", "e").replace("-", "−");
   if (Number.isInteger(value) || size >= 1000)
     return Math.round(value).toLocaleString("en-US").replace("-", "−");
