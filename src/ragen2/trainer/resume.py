@@ -128,7 +128,8 @@ def resumed_settings(
     before = _matching(run, checkpoint, data, overrides)
     if before is None:
         before = data
-        _refuse_lacking(file, data)
+        if checkpoint is not None or (run / "steps.jsonl").exists():
+            _refuse_lacking(file, data)
         if checkpoint is not None:
             logger.warning(
                 "an older version wrote %s and recorded no settings: run.toml is taken as it is, and "
