@@ -102,6 +102,27 @@ def grounding_of(groups: list[Group], policy: Policy) -> dict[str, float]:
     return {name: found[name] for name in names if name in found}
 
 
+COLUMNS = {
+    "replies": "replies",
+    "executable": "executable",
+    "known_actions": "known actions",
+    "effective_actions": "effective actions",
+    "reasoning_words": "words of reasoning",
+    "copied": "copied",
+}
+"""What the table of the docs shows of a row."""
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Markdown: a line per model, environment and style."""
+    head = f"| model | environment | style | {' | '.join(COLUMNS.values())} |"
+    lines = [head, "|---" * (3 + len(COLUMNS)) + "|"]
+    for name, row in sorted(rows.items()):
+        shown = ["-" if row[one] is None else f"{row[one]:.3g}" for one in COLUMNS]
+        lines.append(f"| {' | '.join([*name.split('/'), *shown])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure every combination and add its row to the file."""
     from ragen2.backends.agent import open_policy, quiet_transformers

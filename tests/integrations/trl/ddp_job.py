@@ -75,3 +75,5 @@ if __name__ == "__main__":
     for name in LOSS_TYPES:
         train(Path(sys.argv[1]) / name, name)
     stop_early(Path(sys.argv[1]) / STOPPED)
+    if torch.distributed.is_initialized():  # left to the end of Python, gloo's threads may abort it
+        torch.distributed.destroy_process_group()
