@@ -126,7 +126,8 @@ def test_members_of_a_group_have_seeds_of_their_own_and_no_stop_string_is_sent(b
 )
 def test_a_form_that_the_server_takes_is_found_and_kept(behaviour, unknown, taken):
     behaviour.unknown = frozenset(unknown)
-    one_by_one = QUICK.model_copy(update={"concurrency": 1})
+    # A busy machine may take longer than a quick limit, and whoever asks again asks once too often.
+    one_by_one = QUICK.model_copy(update={"concurrency": 1, "timeout": 30.0})
     with serving(behaviour) as url:
         groups = played(ChatServer(url, MODEL, one_by_one))
     bodies = [body.keys() - {"model", "messages", "temperature"} for body in behaviour.seen]
