@@ -209,7 +209,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _slow(self, *_: Any) -> None:
-        self.server.behaviour.release.wait(0.6)
+        self.server.behaviour.release.wait(4.0)
         self.close_connection = True
 
     def _dripping(self, behaviour: Behaviour, body: dict[str, Any], _: str) -> None:

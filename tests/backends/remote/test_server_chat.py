@@ -25,7 +25,7 @@ from ragen2.rollout import Rollout, Task, play
 from ragen2.runs.trajectories import group_lines, groups_of
 from ragen2.types import Finish, Group, Message
 
-QUICK = ServerSettings(backoff=0.001, timeout=0.3, retries=4, concurrency=8)
+QUICK = ServerSettings(backoff=0.001, timeout=1.0, retries=4, concurrency=8)
 TASKS = [[Task(seed, luck) for luck in range(4)] for seed in range(6)]
 FAULTS = ("busy", "broken", "garbled", "empty", "aborted", "cut", "cut_stream", "hung_up", "slow")
 

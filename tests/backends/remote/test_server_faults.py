@@ -40,7 +40,7 @@ FAULTS = (
     "slow",
     "dripping",
 )
-QUICK = ServerSettings(backoff=0.001, timeout=0.3, retries=4, concurrency=8)
+QUICK = ServerSettings(backoff=0.001, timeout=1.0, retries=4, concurrency=8)
 TASKS = [[Task(seed, luck) for luck in range(4)] for seed in range(6)]
 
 
